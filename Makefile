@@ -1,0 +1,62 @@
+# One virtual environment, .venv, from the pinned versions in constraints.txt.
+# Works with GNU make 3.81 (macOS) and later.
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+PIP := $(BIN)/python -m pip --disable-pip-version-check -q
+SHELL := /bin/sh
+
+# PYTHON=... picks the interpreter; otherwise the first of these that is 3.11 or later.
+PYTHON ?=
+CANDIDATES := $(PYTHON) python3.11 python3 python3.12 python3.13
+
+# ARGS=... is handed to the command of the target, e.g. make test ARGS='-m "not slow"'
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test lint format bench clean
+
+help:  ## say what the targets do
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
+
+install: $(STAMP)  ## make .venv and install the package with everything for development
+
+demo: $(STAMP)  ## train even weights and ASPIRE-EASE on real data: a table and a page in demo/
+	@$(BIN)/aspire demo --out demo $(ARGS)
+
+test: $(STAMP)  ## run the whole test suite
+	$(BIN)/python -m pytest -q $(ARGS)
+
+lint: $(STAMP)  ## check style, format and types
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+format: $(STAMP)  ## let ruff format the code and fix what it can
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+bench: $(STAMP)  ## measure the cost of a master step
+	@$(BIN)/python benchmarks/run.py $(ARGS)
+
+clean:  ## remove .venv and everything that was generated
+	rm -rf $(VENV) demo build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+
+$(BIN)/pip:
+	@for python in $(CANDIDATES); do \
+	    if "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then \
+	        echo "making $(VENV) with $$("$$python" --version)"; \
+	        exec "$$python" -m venv --clear $(VENV); \
+	    fi; \
+	done; \
+	echo "ASPIRE needs Python 3.11 or later and found none: install it, or name it with make PYTHON=/path/to/python" >&2; \
+	exit 1
+
+# The build backend goes in first, pinned, so that the build itself runs without isolation.
+$(STAMP): pyproject.toml constraints.txt | $(BIN)/pip
+	@echo "installing the pinned versions into $(VENV) (once; torch takes a while)"
+	@$(PIP) install -c constraints.txt hatchling editables
+	@$(PIP) install -c constraints.txt --no-build-isolation -e '.[dev]'
+	@touch $@

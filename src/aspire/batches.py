@@ -1,0 +1,75 @@
+"""Counter-based randomness: number i of stream (seed, worker, n, purpose) is a hash of its name.
+
+So batch n of worker j depends on (seed, j, n) alone, every method sees the same batches, resuming
+needs no generator state, and numpy, torch on the CPU and torch on CUDA give the same integers.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+_MASK = 0xFFFFFFFF
+_WEYL = 0x9E3779B9
+BATCH, SAMPLE, DELAY, FORWARD, POWER = range(5)  # purposes: streams that never share numbers
+
+Integers = TypeVar("Integers", int, Tensor, "np.ndarray[tuple[int], np.dtype[np.int64]]")
+
+
+def _mix(x: Integers) -> Integers:
+    """A bijection of 32-bit integers that spreads every input bit; wraps in int64, then masks."""
+    x = (x ^ (x >> 16)) * 0x7FEB352D & _MASK
+    x = (x ^ (x >> 15)) * 0x846CA68B & _MASK
+    return x ^ (x >> 16)
+
+
+def keys(seed: int, worker: int, n: int, purpose: int) -> tuple[int, int]:
+    """Two 32-bit keys of the stream (seed, worker, n, purpose)."""
+    state, out = 0x243F6A88 + purpose, []
+    for word in (seed, seed >> 32, worker, n, n >> 32, purpose):
+        state = _mix((state + _WEYL ^ _mix(word & _MASK)) & _MASK)
+        out.append(state)
+    return _mix((out[-1] + out[1]) & _MASK), _mix(out[-1] ^ 0xB7E15162)
+
+
+def _hash(counter: Integers, key: tuple[int, int]) -> Integers:
+    return _mix(_mix(counter * _WEYL + key[0] & _MASK) ^ key[1])
+
+
+def uniform(seed: int, worker: int, n: int, purpose: int) -> float:
+    """One number in (0, 1)."""
+    return (_hash(0, keys(seed, worker, n, purpose)) + 0.5) / 2.0**32
+
+
+def indices(
+    seed: int, worker: int, n: int, *, size: int, count: int, device: str = "cpu"
+) -> Tensor:
+    """Batch n of worker j: `count` indices below `size`, drawn evenly with replacement."""
+    counter = torch.arange(count, dtype=torch.int64, device=device)
+    return _hash(counter, keys(seed, worker, n, BATCH)) * size >> 32
+
+
+def indices_numpy(
+    seed: int, worker: int, n: int, *, size: int, count: int
+) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """The same integers as `indices`, without torch."""
+    with np.errstate(over="ignore"):
+        counter = np.arange(count, dtype=np.int64)
+        return _hash(counter, keys(seed, worker, n, BATCH)) * size >> 32
+
+
+def signs(seed: int, worker: int, n: int, *, count: int, device: str = "cpu") -> Tensor:
+    """A vector of -1 and +1, int64: the start of a power iteration."""
+    counter = torch.arange(count, dtype=torch.int64, device=device)
+    return (_hash(counter, keys(seed, worker, n, POWER)) & 1) * 2 - 1
+
+
+def sample(seed: int, worker: int, *, size: int, count: int) -> Tensor:
+    """A fixed sample without replacement: the indices of the `count` smallest hashes, sorted."""
+    if count >= size:
+        return torch.arange(size)
+    hashes = _hash(torch.arange(size, dtype=torch.int64), keys(seed, worker, 0, SAMPLE))
+    return torch.sort(torch.argsort(hashes, stable=True)[:count]).values

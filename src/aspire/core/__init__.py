@@ -1,0 +1,1 @@
+"""The mathematics of ASPIRE-EASE, one function per equation; numbers follow the paper."""

@@ -1,0 +1,74 @@
+"""Equations (11) to (15): the gradient-projection steps of one master iteration t -> t + 1.
+
+Vectors of the model's size are torch tensors; what is as long as the planes (lam, F = P f) is a
+float64 numpy array. `limit` arguments are the boxes a1 .. a4; infinity means no box.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from torch import Tensor
+
+from aspire.types import Array
+
+
+def clip(x: Tensor, limit: float) -> Tensor:
+    """argmin_y |y - x| over |y|inf <= limit."""
+    return x if math.isinf(limit) else x.clamp(-limit, limit)
+
+
+def project_simplex(x: Array) -> tuple[Array, float]:
+    """argmin_y |y - x| over y >= 0, sum y = 1, and its threshold: y = max(x - threshold, 0)."""
+    if len(x) == 1:
+        return np.ones(1), float(x[0]) - 1.0
+    descending = np.sort(x)[::-1]
+    thresholds = (np.cumsum(descending) - 1.0) / np.arange(1, len(x) + 1)
+    support = int(np.count_nonzero(descending > thresholds))
+    threshold = float(thresholds[support - 1])
+    return np.maximum(x - threshold, 0.0), threshold
+
+
+def worker_step(
+    w: Tensor, gradient: Tensor, v: Tensor, *, pi: float, kappa: float, rate: float, limit: float
+) -> Tensor:
+    """(11)  w_j <- clip(w_j - a_w (pi_j grad f_j(w_j) - phi_j + kappa (w_j - z)), a1).
+
+    The task carries v_j = phi_j + kappa z, so the worker needs neither phi_j nor z.
+    """
+    return clip(w - rate * (pi * gradient + kappa * w - v), limit)
+
+
+def z_step(
+    z: Tensor, sum_phi: Tensor, sum_w: Tensor, *, n: int, kappa: float, rate: float, limit: float
+) -> Tensor:
+    """(12)  z <- clip(z - eta_z (sum_j phi_j + kappa sum_j (z - w_j)), a1), over all n workers.
+
+    With eta_z = 1/(kappa n) this is the exact minimiser over z.
+    """
+    return clip(z - rate * (sum_phi + kappa * (n * z - sum_w)), limit)
+
+
+def h_step(h: float, lam: Array, *, rate: float, limit: float) -> float:
+    """(13)  h <- clip(h - eta_h (1 - sum_l lam_l), 0, a2), with the old lam."""
+    return min(max(h - rate * (1.0 - float(lam.sum())), 0.0), limit)
+
+
+def lam_step(lam: Array, F: Array, h: float, *, c1: float, rate: float, limit: float) -> Array:
+    """(14)  lam_l <- clip(lam_l + rho1 (p_l . f - h - c1_t lam_l), 0, a3), with the new h."""
+    return np.clip(lam + rate * (F - h - c1 * lam), 0.0, limit)
+
+
+def lam_simplex_step(lam: Array, F: Array, *, c1: float, rate: float) -> tuple[Array, float]:
+    """(13)-(14) with h minimised out: lam <- project_simplex(lam + rho1 (P f - c1_t lam)).
+
+    Minimising L~ over a free h keeps lam on the simplex; h is the threshold divided by rho1.
+    """
+    lam, threshold = project_simplex(lam + rate * (F - c1 * lam))
+    return lam, threshold / rate
+
+
+def phi_step(phi: Tensor, z: Tensor, w: Tensor, *, c2: float, rate: float, limit: float) -> Tensor:
+    """(15)  phi_j <- clip(phi_j + rho2 (z - w_j - c2_t phi_j), a4), with the new z and w_j."""
+    return clip(phi + rate * (z - w - c2 * phi), limit)

@@ -1,0 +1,205 @@
+"""The three presets. `auto` is the default; its numbers are the same for every problem."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from aspire.core.schedules import Constants, Limits, Rates, Scale, positive, robust_curvature
+
+
+@dataclass(frozen=True)
+class Auto:
+    """Rates from the problem's own scale: f_0 the median first loss, u_j L_j the curvature.
+
+    kappa = c max_j u_j L_j;  eta_z = 1/(kappa n);  rho2 = kappa/4;  a_w = 1/(weight L_j + kappa);
+    rho1 = r/f_0;  c1_t = s f_0 (t+1)^(-1/6);  c2_t = e/kappa (t+1)^(-1/6);  k = max(5, n).
+    """
+
+    coupling: float = 0.5
+    dual: float = 0.25
+    ascent: float = 0.05
+    damping: float = 0.02
+    leak: float = 0.001
+    forget: float = 0.3
+    simplex: bool = field(default=True, init=False)
+    power: int = field(default=12, init=False)
+    limits: Limits = field(default_factory=Limits, init=False)
+
+    def __post_init__(self) -> None:
+        positive(coupling=self.coupling, dual=self.dual, ascent=self.ascent)
+
+    def every(self, n: int) -> int:
+        return max(5, n)
+
+    def averaging(self, t: int) -> float:
+        return min(1.0, 2.0 / (2.0 + self.forget * t))
+
+    def constants(self, scale: Scale) -> Constants:
+        curvature = robust_curvature(scale.curvature)
+        tiny = float(np.finfo(np.float64).tiny)
+        return {
+            "kappa": max(self.coupling * float((scale.upper * curvature).max()), tiny),
+            "f0": max(float(np.median(scale.losses)), tiny),
+            "smoothness": max(float((scale.upper * curvature).sum()), tiny),
+        }
+
+    def rates(self, constants: Constants, t: int, planes: int, n: int) -> Rates:
+        kappa, f0, fade = constants["kappa"], constants["f0"], (t + 1) ** (-1 / 6)
+        return Rates(
+            kappa=kappa,
+            eta_z=1.0 / (kappa * n),
+            eta_h=0.0,
+            rho1=self.ascent / f0,
+            rho2=self.dual * kappa,
+            c1=self.damping * f0 * fade,
+            c2=self.leak / kappa * fade,
+        )
+
+    def worker_rate(
+        self, constants: Constants, t: int, planes: int, n: int, *, weight: float, curvature: float
+    ) -> float:
+        return 1.0 / (weight * curvature + constants["kappa"])
+
+    def central_rates(self, constants: Constants, t: int, planes: int) -> tuple[float, Rates]:
+        return 1.0 / constants["smoothness"], self.rates(constants, t, planes, 1)
+
+
+@dataclass(frozen=True)
+class Paper:
+    """Equations (11) to (15) as printed: constant steps, c_t = c_0 (t+1)^(-1/6).
+
+    The defaults train the paper's logistic regression; other problems want their own.
+    """
+
+    eta_w: float = 0.05
+    eta_z: float = 0.05
+    eta_h: float = 0.001
+    kappa: float = 1.0
+    rho1: float = 0.02
+    rho2: float = 0.1
+    c1: float = 0.1
+    c2: float = 0.05
+    k: int = 10
+    limits: Limits = field(default_factory=lambda: Limits(a1=1e3, a2=1e3, a3=1.0, a4=1e3))
+    simplex: bool = field(default=False, init=False)
+    power: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        positive(eta_w=self.eta_w, eta_z=self.eta_z, eta_h=self.eta_h, kappa=self.kappa)
+        positive(rho1=self.rho1, rho2=self.rho2, k=self.k)
+
+    def every(self, n: int) -> int:
+        return self.k
+
+    def averaging(self, t: int) -> float:
+        return 1.0
+
+    def constants(self, scale: Scale) -> Constants:
+        return {"f0": float(np.median(scale.losses))}
+
+    def rates(self, constants: Constants, t: int, planes: int, n: int) -> Rates:
+        fade = (t + 1) ** (-1 / 6)
+        return Rates(
+            kappa=self.kappa,
+            eta_z=self.eta_z,
+            eta_h=self.eta_h,
+            rho1=self.rho1,
+            rho2=self.rho2,
+            c1=self.c1 * fade,
+            c2=self.c2 * fade,
+        )
+
+    def worker_rate(
+        self, constants: Constants, t: int, planes: int, n: int, *, weight: float, curvature: float
+    ) -> float:
+        return self.eta_w
+
+    def central_rates(self, constants: Constants, t: int, planes: int) -> tuple[float, Rates]:
+        return self.eta_w, self.rates(constants, t, planes, 1)
+
+
+@dataclass(frozen=True)
+class Theorem1:
+    """The rates under which Theorem 1 is proved. It tests the theory; it does not train.
+
+    c_t = max(theta/(rho (t+1)^(1/6)), floor) with M floor1^2 + N floor2^2 <= epsilon^2/4.
+    theta < 1 repairs the paper, whose theta = 1 contradicts its own bound on rho.
+    smoothness L: that of L_p; None estimates it from the probes.
+    """
+
+    smoothness: float | None = None
+    epsilon: float = 0.1
+    theta: float = 0.5
+    gamma: float = 3.0
+    kappa: float = 1.0
+    drift: float = 1.0  # k_1 of Assumption 2
+    k: int = 10
+    until: int | None = None  # T_1: after it the worker step uses M planes and the floors
+    limits: Limits = field(default_factory=lambda: Limits(a1=1e3, a2=1e3, a3=1.0, a4=1e3))
+    simplex: bool = field(default=False, init=False)
+    power: int = field(default=12, init=False)
+
+    def __post_init__(self) -> None:
+        positive(epsilon=self.epsilon, theta=self.theta, kappa=self.kappa, drift=self.drift)
+        positive(k=self.k)
+        if self.smoothness is not None:
+            positive(smoothness=self.smoothness)
+        if self.theta >= 1:
+            raise ValueError(f"theta={self.theta}: expected less than 1")
+        if self.gamma <= 2:
+            raise ValueError(f"gamma={self.gamma}: expected more than 2")
+
+    def every(self, n: int) -> int:
+        return self.k
+
+    def averaging(self, t: int) -> float:
+        return 1.0
+
+    def constants(self, scale: Scale) -> Constants:
+        n, L = scale.n, self.smoothness
+        if L is None:
+            blocks = scale.upper * scale.curvature + scale.slope
+            L = float(blocks.max()) + self.kappa * (n + 1) + 1.0
+        tau = scale.staleness if scale.staleness is not None else n
+        rho1 = 0.99 * min(2 * (1 - self.theta) / L, 1 / (15 * tau * self.drift * n * L * L))
+        return {
+            "f0": float(np.median(scale.losses)),
+            "L": L,
+            "M": float(scale.most),
+            "rho1": rho1,
+            "rho2": 2 * (1 - self.theta) / L,
+            "floor1": self.epsilon / (8 * scale.most) ** 0.5,
+            "floor2": self.epsilon / (8 * n) ** 0.5,
+        }
+
+    def _fade(self, constants: Constants, t: int, which: int, power: float = 1 / 6) -> float:
+        rho, floor = constants[f"rho{which}"], constants[f"floor{which}"]
+        return max(self.theta / (rho * (t + 1) ** power), floor)
+
+    def _eta(self, constants: Constants, planes: float, n: int, c1: float, c2: float) -> float:
+        L, rho1, rho2 = constants["L"], constants["rho1"], constants["rho2"]
+        regular = planes / (rho1 * c1 * c1) + n / (rho2 * c2 * c2)
+        spread = rho1 * planes + rho2 * n + 8 * self.gamma * regular
+        return 2.0 / (L + L * L * spread)
+
+    def rates(self, constants: Constants, t: int, planes: int, n: int) -> Rates:
+        c1, c2 = self._fade(constants, t, 1), self._fade(constants, t, 2)
+        eta = self._eta(constants, planes, n, c1, c2)
+        return Rates(self.kappa, eta, eta, constants["rho1"], constants["rho2"], c1, c2)
+
+    def worker_rate(
+        self, constants: Constants, t: int, planes: int, n: int, *, weight: float, curvature: float
+    ) -> float:
+        if self.until is None or t < self.until:
+            c1, c2 = self._fade(constants, t, 1), self._fade(constants, t, 2)
+            return self._eta(constants, planes, n, c1, c2)
+        return self._eta(constants, constants["M"], n, constants["floor1"], constants["floor2"])
+
+    def central_rates(self, constants: Constants, t: int, planes: int) -> tuple[float, Rates]:
+        """eta_w = eta_h = 2/(L + rho1 |A| L^2 + 8 |A| gamma L^2/(rho1 c1_t^2)), c1_t ~ t^(-1/4)."""
+        L, rho1 = constants["L"], constants["rho1"]
+        c1 = self._fade(constants, t, 1, 1 / 4)
+        eta = 2.0 / (L + L * L * planes * (rho1 + 8 * self.gamma / (rho1 * c1 * c1)))
+        return eta, Rates(self.kappa, eta, eta, rho1, constants["rho2"], c1, 0.0)

@@ -1,0 +1,107 @@
+"""Step sizes and regularisation: the presets `auto`, `paper` and `theorem1`.
+
+A preset turns what the start-up probes said (`Scale`) into a few numbers that then stay
+(`constants`), and those into the rates of iteration t. No preset sees a clock or a generator.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from aspire.types import Array
+
+Constants = Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The boxes: |w|inf, |z|inf <= a1; 0 <= h <= a2; 0 <= lam_l <= a3; |phi|inf <= a4."""
+
+    a1: float = math.inf
+    a2: float = math.inf
+    a3: float = math.inf
+    a4: float = math.inf
+
+    def __post_init__(self) -> None:
+        for name in ("a1", "a2", "a3", "a4"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name}={getattr(self, name)}: expected a positive number")
+
+
+@dataclass(frozen=True)
+class Scale:
+    """What the probes said, over the present sites: losses f_j, curvatures L_j, |grad f_j|."""
+
+    losses: Array
+    curvature: Array
+    slope: Array
+    upper: Array  # u_j, the largest weight the set allows site j
+    most: int
+    staleness: int | None
+
+    @property
+    def n(self) -> int:
+        return len(self.losses)
+
+
+@dataclass(frozen=True)
+class Rates:
+    """The numbers of one master iteration."""
+
+    kappa: float
+    eta_z: float
+    eta_h: float
+    rho1: float
+    rho2: float
+    c1: float
+    c2: float
+
+
+class Preset(Protocol):
+    """How a preset is asked; the three below are all there is."""
+
+    @property
+    def simplex(self) -> bool:
+        """lam on the simplex with h eliminated, instead of the pair (13)-(14)."""
+
+    @property
+    def power(self) -> int:
+        """Power iterations in a probe; 0: the probe gives losses only."""
+
+    @property
+    def limits(self) -> Limits: ...
+
+    def every(self, n: int) -> int:
+        """k: planes are revised every k iterations."""
+
+    def averaging(self, t: int) -> float:
+        """Weight of the newest z in model(master); 1: the newest z itself."""
+
+    def constants(self, scale: Scale) -> Constants: ...
+
+    def rates(self, constants: Constants, t: int, planes: int, n: int) -> Rates: ...
+
+    def worker_rate(
+        self, constants: Constants, t: int, planes: int, n: int, *, weight: float, curvature: float
+    ) -> float:
+        """a_w for a worker whose loss counts `weight`."""
+
+    def central_rates(self, constants: Constants, t: int, planes: int) -> tuple[float, Rates]:
+        """eta_w and the rates of the centralised algorithm (Appendix D)."""
+
+
+def robust_curvature(curvature: Array) -> Array:
+    """L_j capped at 10 times the median, so that one site cannot set the constants alone."""
+    return np.minimum(curvature, 10.0 * float(np.median(curvature)))
+
+
+def positive(**values: float) -> None:
+    """Refuse an argument that is not a positive finite number, by name."""
+    for name, value in values.items():
+        if not (math.isfinite(value) and value > 0):
+            raise ValueError(f"{name}={value}: expected a positive finite number")

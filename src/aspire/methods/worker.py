@@ -1,0 +1,49 @@
+"""What every method's worker may do besides its own step: the start-up probe."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from aspire import batches
+from aspire.types import Local, Report, Task
+
+PASSES = 3  # a gradient costs three passes over its samples, a loss one
+
+
+def probe(task: Task, local: Local, power: int) -> Report:
+    """The loss at z, and with power iterations the local curvature L_j and |grad f_j|.
+
+    L_j is the norm that `power` iterations on gradient differences converge to, all on one batch.
+    """
+    w, draw = task.vectors["w"], int(task.scalars["draws"])
+    scalars = {"loss": local.loss(w), "gradients": 0.0, "samples": float(local.loss_samples)}
+    if power:
+        curvature, slope = curvature_at(w, local, draw, power)
+        scalars |= {"curvature": curvature, "slope": slope, "gradients": float(power + 1)}
+        scalars["samples"] += PASSES * (power + 1) * local.batch_samples
+    return Report(task.worker, task.id, {}, scalars)
+
+
+def curvature_at(w: Tensor, local: Local, draw: int, power: int) -> tuple[float, float]:
+    """The largest eigenvalue (by size) of the Hessian on one batch, and the gradient's norm."""
+    base = local.gradient(w, draw)
+    reach = 0.01 * (1.0 + float(torch.linalg.vector_norm(w)))
+    signs = batches.signs(0, 0, 0, count=len(w), device=str(w.device))
+    direction = signs.to(w.dtype) / math.sqrt(len(w))
+    curvature = 0.0
+    for _ in range(power):
+        change = (local.gradient(w + reach * direction, draw) - base) / reach
+        curvature = float(torch.linalg.vector_norm(change))
+        if not curvature > 0:
+            break
+        direction = change / curvature
+    return curvature, float(torch.linalg.vector_norm(base))
+
+
+def loss_is_due(local: Local, draws: int, local_steps: int) -> bool:
+    """Report the loss so often that it costs at most as many sample passes as the gradients."""
+    every = math.ceil(local.loss_samples / (PASSES * local.batch_samples * local_steps))
+    return (draws // local_steps) % max(1, every) == 0

@@ -1,0 +1,1 @@
+"""Runtimes carry tasks and events between `work` and `absorb`; they decide nothing."""

@@ -1,0 +1,73 @@
+"""Replay: the events of a log, absorbed again in their order, must give the same master state.
+
+Vectors are not in the log; each report is computed again from the seeds and compared by its hash.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from aspire.problem import Problem
+from aspire.runtimes import log
+from aspire.types import Event, Facts, Joined, Left, Method, Report, Task
+
+
+class Differs(ValueError):
+    """The replay does not give what the log says."""
+
+
+def replay_events(method: Method, problem: Problem, events: list[dict[str, Any]], seed: int) -> Any:
+    """The master state after the logged events, or Differs at the first one that is not so."""
+    late = {e["worker"] for e in _first_of_each(events) if e["event"] == "joined"}
+    present = tuple(j for j in range(len(problem.sites)) if j not in late)
+    master, tasks = method.init(Facts(len(problem.sites), problem.flat.start, present), seed)
+    hands: dict[int, Task] = {task.worker: task for task in tasks}
+    workers: dict[int, Any] = {}
+    for record in events:
+        j = record["worker"]
+        event: Event
+        if record["event"] == "report":
+            if j not in hands:
+                raise Differs(f"event {record['n']}: worker {j} reports but has no task")
+            workers[j], event = method.work(workers.get(j), hands.pop(j), problem.sites[j])
+        else:
+            event = Left(j) if record["event"] == "left" else Joined(j)
+            hands.pop(j, None)
+        _compare(record, event)
+        master, tasks, _ = method.absorb(master, [event])
+        hands.update((task.worker, task) for task in tasks)
+    return master
+
+
+def replay_log(method: Method, problem: Problem, path: Path, seed: int) -> tuple[int, str]:
+    """Number of events and state hash of a full log that replays to the bit."""
+    events, end = log.read(path)
+    if end is None:
+        raise ValueError(f"{path} has no end mark: the run did not finish")
+    if len(events) != end["events"]:
+        raise ValueError(
+            f"{path} holds {len(events)} of {end['events']} events: expected a log of level full"
+        )
+    state = log.digest(replay_events(method, problem, events, seed))
+    if state != end["state"]:
+        raise Differs(f"state {state[:16]} after {len(events)} events, log {end['state'][:16]}")
+    return len(events), state
+
+
+def _first_of_each(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    first: dict[int, dict[str, Any]] = {}
+    for record in events:
+        first.setdefault(record["worker"], record)
+    return list(first.values())
+
+
+def _compare(record: dict[str, Any], event: Event) -> None:
+    expected = {k: v for k, v in record.items() if k not in ("n", "time")}
+    found = log.event_record(event)
+    if found != expected:
+        what = [k for k in expected if found.get(k) != expected[k]]
+        kind = "report" if isinstance(event, Report) else record["event"]
+        raise Differs(
+            f"event {record['n']}, a {kind} of worker {record['worker']}: {', '.join(what)} differs"
+        )

@@ -1,0 +1,134 @@
+"""The simulator: real algorithm, real gradients, virtual clock.
+
+A heap of (time, priority, worker, ...) orders what happens; ties are broken by kind and worker, so
+the order never depends on chance. A task's result is computed when it is due. Probes take no
+virtual time: the clock starts when the constants are formed.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from aspire.problem import Problem
+from aspire.runtimes.delays import Absence, Delays
+from aspire.runtimes.log import EventLog
+from aspire.types import Event, Facts, Info, Joined, Left, Method, Noted, Refused, Stepped, Task
+
+LEAVE, REPORT, JOIN = range(3)  # what comes first at one instant
+
+
+class Stopped(RuntimeError):
+    """The run cannot go on: a site's report was refused, or nobody is left to report."""
+
+
+@dataclass
+class Simulation:
+    """A run in progress: the master, the workers, the clock and what is in flight."""
+
+    method: Method
+    problem: Problem
+    delays: Delays
+    seed: int
+    master: Any
+    log: EventLog
+    time: float = 0.0
+    gradients: float = 0.0
+    samples: float = 0.0
+    heap: list[tuple[float, int, int, int, Task | None]] = field(default_factory=list)
+    current: dict[int, int] = field(default_factory=dict)  # worker -> id of its task
+    workers: dict[int, Any] = field(default_factory=dict)
+    started: dict[int, int] = field(default_factory=dict)  # worker -> timed tasks so far
+
+    def dispatch(self, tasks: Iterable[Task]) -> None:
+        for task in tasks:
+            j = task.worker
+            delay = 0.0
+            if task.kind != "probe":
+                n = self.started.get(j, 0)
+                self.started[j] = n + 1
+                delay = self.delays(self.seed, j, n)
+            self.current[j] = task.id
+            heapq.heappush(self.heap, (self.time + delay, REPORT, j, task.id, task))
+
+    def next_event(self) -> Event:
+        """The next thing that happens; a report is computed here, where it is due."""
+        while self.heap:
+            self.time, kind, j, _, task = heapq.heappop(self.heap)
+            if kind == LEAVE:
+                self.current.pop(j, None)
+                return Left(j)
+            if kind == JOIN:
+                return Joined(j)
+            assert task is not None
+            if self.current.get(j) != task.id:
+                continue  # the worker vanished with it
+            worker, report = self.method.work(self.workers.get(j), task, self.problem.sites[j])
+            self.workers[j] = worker
+            self.gradients += report.scalars["gradients"]
+            self.samples += report.scalars["samples"]
+            return report
+        raise Stopped("every worker is away for good and the iterations are not done")
+
+    def absorb(self, event: Event) -> list[Info]:
+        self.log.add(self.time, event)
+        self.master, tasks, infos = self.method.absorb(self.master, [event])
+        for info in infos:
+            if isinstance(info, Refused):
+                name = self.problem.names[event.worker]
+                raise Stopped(f"a report of site {name!r} was refused: {info.reason}")
+        self.dispatch(tasks)
+        return infos
+
+
+def begin(
+    method: Method,
+    problem: Problem,
+    *,
+    delays: Delays,
+    absences: Iterable[Absence] = (),
+    seed: int = 0,
+    log: EventLog | None = None,
+) -> Simulation:
+    """Everything up to the first event."""
+    away, late = list(absences), set()
+    for absence in away:
+        if not 0 <= absence.worker < len(problem.sites):
+            raise ValueError(
+                f"absence of worker {absence.worker}: expected 0 to {len(problem.sites) - 1}"
+            )
+        if absence.leaves == 0:
+            late.add(absence.worker)
+    present = tuple(j for j in range(len(problem.sites)) if j not in late)
+    if not present:
+        raise ValueError("every worker is absent at the start: expected at least one present")
+    facts = Facts(len(problem.sites), problem.flat.start, present)
+    master, tasks = method.init(facts, seed)
+    simulation = Simulation(method, problem, delays, seed, master, log or EventLog("off"))
+    for absence in away:
+        if absence.leaves > 0:
+            heapq.heappush(simulation.heap, (absence.leaves, LEAVE, absence.worker, 0, None))
+        if math.isfinite(absence.returns):
+            heapq.heappush(simulation.heap, (absence.returns, JOIN, absence.worker, 0, None))
+    simulation.dispatch(tasks)
+    return simulation
+
+
+def run(
+    simulation: Simulation,
+    iterations: int,
+    *,
+    on_step: Callable[[Simulation], None] = lambda simulation: None,
+    on_note: Callable[[Noted], None] = lambda note: None,
+) -> Simulation:
+    """Until `iterations` master steps are taken. `on_step` may look, not touch."""
+    while simulation.master.t < iterations:
+        for info in simulation.absorb(simulation.next_event()):
+            if isinstance(info, Stepped):
+                on_step(simulation)
+            elif isinstance(info, Noted):
+                on_note(info)
+    return simulation

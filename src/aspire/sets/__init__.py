@@ -1,0 +1,21 @@
+"""Uncertainty sets: which site weights the master must be prepared for, and their exact worst case."""
+
+from aspire.sets.base import UncertaintySet
+from aspire.sets.boxes import Box, CVaR, Simplex, TotalVariation
+from aspire.sets.cdnorm import CDNorm
+from aspire.sets.divergences import KL, ChiSquare
+from aspire.sets.ellipsoid import Ellipsoid
+from aspire.sets.gamma import gamma_for
+
+__all__ = [
+    "KL",
+    "Box",
+    "CDNorm",
+    "CVaR",
+    "ChiSquare",
+    "Ellipsoid",
+    "Simplex",
+    "TotalVariation",
+    "UncertaintySet",
+    "gamma_for",
+]

@@ -1,0 +1,192 @@
+"""Balls around the prior in a divergence: KL and chi-square. q_j = 0 forces p_j = 0 in both."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from aspire.sets import checks
+from aspire.sets.base import UncertaintySet
+from aspire.sets.checks import Index, Vec
+
+
+def _kl_terms(log_ratio: Vec) -> Vec:
+    """w log w - w + 1 for w = exp(log_ratio): >= 0, and accurate near w = 1."""
+    x = log_ratio
+    small = np.abs(x) < 1e-2
+    series = x * x * (1 / 2 + x * (1 / 3 + x * (1 / 8 + x * (1 / 30 + x * (1 / 144 + x / 840)))))
+    return np.where(small, series, np.exp(x) * x - np.expm1(x))
+
+
+def _tilted(q: Vec, g: Vec, t: float) -> tuple[Vec, float, float]:
+    """p ~ q exp(t g) for g <= 0, its KL from q, and t^2 Var_p(g) = t dKL/dt."""
+    x = t * g
+    log_ratio = x - np.log1p(q @ np.expm1(x))
+    p = q * np.exp(log_ratio)
+    p /= p.sum()
+    deviation = x - p @ x
+    return p, float(q @ _kl_terms(log_ratio)), float(p @ deviation**2)
+
+
+def _kl_root(q: Vec, g: Vec, radius: float) -> Vec:
+    """The t with KL(t) = radius: Newton for log KL in log t, kept inside a bracket."""
+    mean = q @ g
+    s = 0.5 * float(np.log(2 * radius / (q @ (g - mean) ** 2)))
+    low, high = -np.inf, np.inf
+    p = q
+    for _ in range(200):
+        p, kl, slope = _tilted(q, g, float(np.exp(s)))
+        miss = float(np.log(kl / radius)) if kl > 0 else -1.0
+        if abs(miss) <= 1e-14:
+            break
+        low, high = (s, high) if miss < 0 else (low, s)
+        step = s - min(max(miss * kl / max(slope, 1e-300), -2.0), 2.0)
+        s = step if low < step < high else (low + high) / 2
+        if not low < s < high:
+            break
+    return p
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class KL(UncertaintySet):
+    """sum_j p_j log(p_j / q_j) <= radius."""
+
+    radius: float
+    prior: ArrayLike | None = None
+
+    def __post_init__(self) -> None:
+        radius = checks.number("radius", self.radius)
+        checks.freeze(self, radius=radius, prior=checks.distribution(self.prior))
+
+    @property
+    def size(self) -> int | None:
+        return None if self.prior is None else np.size(self.prior)
+
+    def nominal(self) -> Vec:
+        self._need_size()
+        return np.array(self.prior, dtype=np.float64)
+
+    def _bind(self, n: int) -> Self:
+        return type(self)(self.radius, checks.uniform(n))
+
+    def _argmax(self, f: Vec) -> Vec:
+        """p ~ q exp(f / alpha), or q restricted to the largest losses if the radius reaches that."""
+        q = self.nominal()
+        on = q > 0
+        g = checks.centred(f[on])
+        g -= g.max()
+        if self.radius == 0 or not g.any():
+            return q
+        top = q[on] * (g == 0)
+        if self.radius >= -np.log(top.sum()):
+            q[on] = top / top.sum()
+        else:
+            q[on] = _kl_root(q[on], g, self.radius)
+        return q
+
+    def _inside(self, p: Vec, tol: float) -> bool:
+        q = self.nominal()
+        on = q > 0
+        w = np.maximum(p[on], 0.0) / q[on]
+        terms = q[on] * np.where(w > 0, _kl_terms(np.log(np.where(w > 0, w, 1.0))), 1.0)
+        return bool((p[~on] <= tol).all() and terms.sum() <= self.radius + tol)
+
+    def _upper(self) -> Vec:
+        """u_j >= q_j with u log(u/q) + (1-u) log((1-u)/(1-q)) = radius, by bisection."""
+        q = self.nominal()
+        on = (q > 0) & (q < 1)
+        base = q[on]
+        low, high = np.zeros_like(base), 1 - base  # u - q: keeps its digits near the prior
+        for _ in range(100):
+            middle = (low + high) / 2
+            rest = np.maximum(1 - base - middle, 0.0)
+            shrunk = np.log1p(-np.where(rest > 0, middle / (1 - base), 0.0))
+            kl = (base + middle) * np.log1p(middle / base) + rest * shrunk
+            low, high = (
+                np.where(kl <= self.radius, middle, low),
+                np.where(kl <= self.radius, high, middle),
+            )
+        full = self.radius >= -np.log(base)
+        q[on] = np.where(full, 1.0, base + (low if self.radius else 0.0))
+        return q
+
+    def _keep(self, index: Index) -> Self:
+        return type(self)(self.radius, checks.renormalised(self.nominal(), index))
+
+
+def _chi_square_root(q: Vec, f: Vec, radius: float) -> Vec:
+    """p = q (f - eta)+ / sum, with the one eta where sum (p-q)^2/q = radius.
+
+    On the sites A with f > eta: mean m, variance v, prior mass Q, and (f - eta) has mean
+    x = sqrt(v / ((1 + radius) Q - 1)). Solved with too many sites, eta comes out too small,
+    so it is safe to drop the sites below it and to solve again.
+    """
+    on = np.arange(q.size)
+    dropped = 0.0  # 1 - Q, summed directly: Q itself loses the digits of a small radius
+    while True:
+        w = q[on] / q[on].sum()
+        mean = w @ f[on]
+        variance = w @ (f[on] - mean) ** 2
+        x = np.sqrt(variance / max(radius - (1 + radius) * dropped, 1e-300))
+        factor = 1 + (f[on] - mean) / x
+        if factor.min() > 0:
+            break
+        dropped += float(q[on[factor <= 0]].sum())
+        on = on[factor > 0]
+    p = np.zeros_like(q)
+    p[on] = w * factor
+    return p
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class ChiSquare(UncertaintySet):
+    """sum_j (p_j - q_j)^2 / q_j <= radius."""
+
+    radius: float
+    prior: ArrayLike | None = None
+
+    def __post_init__(self) -> None:
+        radius = checks.number("radius", self.radius)
+        checks.freeze(self, radius=radius, prior=checks.distribution(self.prior))
+
+    @property
+    def size(self) -> int | None:
+        return None if self.prior is None else np.size(self.prior)
+
+    def nominal(self) -> Vec:
+        self._need_size()
+        return np.array(self.prior, dtype=np.float64)
+
+    def _bind(self, n: int) -> Self:
+        return type(self)(self.radius, checks.uniform(n))
+
+    def _argmax(self, f: Vec) -> Vec:
+        """p ~ q (f - eta)+, or q restricted to the largest losses if the radius reaches that."""
+        q = self.nominal()
+        on = q > 0
+        g = checks.centred(f[on])
+        if self.radius == 0 or not g.any():
+            return q
+        top = q[on] * (g == g.max())
+        if (1 + self.radius) * top.sum() >= 1:
+            q[on] = top / top.sum()
+        else:
+            q[on] = _chi_square_root(q[on], g, self.radius)
+        return q
+
+    def _inside(self, p: Vec, tol: float) -> bool:
+        q = self.nominal()
+        on = q > 0
+        moved = np.maximum(np.abs(p - q) - tol, 0.0)
+        return bool((moved[~on] == 0).all() and (moved[on] ** 2 / q[on]).sum() <= self.radius + tol)
+
+    def _upper(self) -> Vec:
+        """u_j = q_j + sqrt(radius q_j (1 - q_j)), at most 1."""
+        q = self.nominal()
+        return np.minimum(q + np.sqrt(self.radius * q * (1 - q)), 1.0)
+
+    def _keep(self, index: Index) -> Self:
+        return type(self)(self.radius, checks.renormalised(self.nominal(), index))

@@ -1,0 +1,14 @@
+"""Settings that every test shares."""
+
+import os
+
+from hypothesis import HealthCheck, settings
+
+# No test depends on the wall clock: hypothesis's deadline and its too_slow check do.
+_no_clock = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+# The same examples on every run. To look for new ones: make test ARGS=--hypothesis-profile=explore
+settings.register_profile("aspire", derandomize=True, **_no_clock)
+settings.register_profile("explore", derandomize=False, max_examples=1000, **_no_clock)
+settings.load_profile("aspire")
+
+os.environ.setdefault("MPLBACKEND", "Agg")
