@@ -19,7 +19,7 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What worker `worker` is handed: named flat vectors and named numbers. `id` is never reused."""
+    """What a worker is handed: named flat vectors and named numbers. `id` is never reused."""
 
     worker: int
     id: int

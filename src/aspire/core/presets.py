@@ -176,7 +176,7 @@ class Theorem1:
 
     def _fade(self, constants: Constants, t: int, which: int, power: float = 1 / 6) -> float:
         rho, floor = constants[f"rho{which}"], constants[f"floor{which}"]
-        return max(self.theta / (rho * (t + 1) ** power), floor)
+        return float(max(self.theta / (rho * (t + 1) ** power), floor))
 
     def _eta(self, constants: Constants, planes: float, n: int, c1: float, c2: float) -> float:
         L, rho1, rho2 = constants["L"], constants["rho1"], constants["rho2"]

@@ -196,7 +196,7 @@ class Result:
 PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>ASPIRE demo</title>
 <meta name="viewport" content="width=device-width"><style>
-body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem }}
+body {{ font: 16px/1.5 sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem }}
 img {{ max-width: 100% }} table {{ border-collapse: collapse }}
 th, td {{ padding: .2rem 1rem; text-align: right; border-bottom: 1px solid #ddd }}
 th:first-child, td:first-child {{ text-align: left }}

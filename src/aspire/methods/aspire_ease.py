@@ -50,6 +50,7 @@ def work(
     local_steps: int,
     limit: float,
     power: int,
+    slope: bool,
 ) -> tuple[Tensor | None, Report]:
     """(11), K times with fresh batches and one task. The worker's state is its w_j alone."""
     if task.kind == "probe":
@@ -59,9 +60,10 @@ def work(
         raise ValueError(f"task {task.id} carries no w and worker {task.worker} has none yet")
     scalars, draws = task.scalars, int(task.scalars["draws"])
     for n in range(draws, draws + local_steps):
+        gradient = local.gradient(w, n)
         w = equations.worker_step(
             w,
-            local.gradient(w, n),
+            gradient,
             task.vectors["v"],
             pi=scalars["pi"],
             kappa=scalars["kappa"],
@@ -70,6 +72,8 @@ def work(
         )
     cost = {"gradients": float(local_steps)}
     cost["samples"] = float(PASSES * local_steps * local.batch_samples)
+    if slope:
+        cost["slope"] = float(torch.linalg.vector_norm(gradient))
     if loss_is_due(local, draws, local_steps):
         cost["loss"] = local.loss(w)
         cost["samples"] += local.loss_samples
@@ -102,7 +106,7 @@ class Master:
     probing: NDArray[np.bool_]
     draws: NDArray[np.int64]  # batches that j has drawn
     distance: Array  # last |w_j - z|, for the bound on the pull
-    force: Array  # last |phi_j|
+    upper: Array  # u_j of the present, for the same
     uncertainty: UncertaintySet  # over the present workers
     constants: Constants = field(default_factory=dict)
     pending: dict[int, Report] = field(default_factory=dict)
@@ -158,7 +162,13 @@ def aspire(
         settings={"uncertainty": uncertainty, **counts, "drop": drop, "preset": preset}
         | {"pull_bound": pull_bound},
         init=rules.init,
-        work=partial(work, local_steps=local_steps, limit=preset.limits.a1, power=power),
+        work=partial(
+            work,
+            local_steps=local_steps,
+            limit=preset.limits.a1,
+            power=power,
+            slope=pull_bound is not None,
+        ),
         absorb=rules.absorb,
         model=lambda master: master.average.to(master.w.dtype),
         weights=weights,
@@ -204,7 +214,7 @@ class Rules:
             curvature=np.full(n, np.nan), slope=nothing.copy(), prior=base.nominal(),
             present=np.zeros(n, dtype=bool), last=np.full(n, -1), task=np.full(n, -1),
             probing=np.zeros(n, dtype=bool), draws=np.zeros(n, dtype=np.int64),
-            distance=nothing.copy(), force=nothing.copy(), uncertainty=base,
+            distance=nothing.copy(), upper=nothing.copy(), uncertainty=base,
         )  # fmt: skip
         first = range(n) if facts.present is None else facts.present
         return master, [self.probe_task(master, j) for j in first]
@@ -295,7 +305,7 @@ class Rules:
             losses=master.f[here],
             curvature=master.curvature[here],
             slope=master.slope[here],
-            upper=master.uncertainty.upper(),
+            upper=master.upper[here],
             most=self.max_planes or 50,
             staleness=self.staleness,
         )
@@ -307,6 +317,7 @@ class Rules:
         everybody = bool(master.present.all())
         master.uncertainty = base if everybody else base.restrict(master.present)
         master.prior = planes.spread(master.uncertainty.nominal(), master.present)
+        master.upper = planes.spread(master.uncertainty.upper(), master.present)
 
     def enter_rows(self, master: Master, workers: NDArray[np.int64]) -> None:
         """They start at w_j = z, phi_j = 0."""
@@ -361,10 +372,9 @@ class Rules:
             )  # fmt: skip
 
     def expect_pull(self, master: Master, workers: NDArray[np.int64]) -> None:
-        """Before the first report: |phi_j| and |w_j - z| as the gradient at z suggests them."""
-        force = master.prior[workers] * master.slope[workers]
-        master.force[workers] = force
-        master.distance[workers] = force * [self.worker_rate(master, int(j)) for j in workers]
+        """Before the first report: |w_j - z| as the gradient at z suggests it."""
+        rates = [self.worker_rate(master, int(j)) for j in workers]
+        master.distance[workers] = rates * master.prior[workers] * master.slope[workers]
 
     def worker_rate(self, master: Master, j: int, pi: float = 0.0) -> float:
         return self.preset.worker_rate(
@@ -392,9 +402,12 @@ class Rules:
         rates = self.preset.rates(master.constants, master.t, len(master.planes), master.n)
         limits = self.preset.limits
         w = torch.stack([report.vectors["w"] for report in reports])
-        cut = np.zeros(len(workers), dtype=bool)
+        far = np.zeros(len(workers), dtype=bool)
         if self.pull_bound is not None:
-            w, cut = self.bounded(master, workers, w)
+            far = self.outliers(master, workers, w, self.pull_bound)
+            if far.any():
+                w[torch.from_numpy(far)] = master.z.to(w.dtype)
+                infos.append(Noted(master.t, f"far from z, put back: workers {workers[far]}"))
         master.sum_w += (w.double() - master.w[index].double()).sum(0)
         master.w[index] = w
         master.z = equations.z_step(
@@ -407,8 +420,8 @@ class Rules:
             old, master.z.to(w.dtype), w, c2=rates.c2, rate=rates.rho2, limit=limits.a4
         )
         if self.pull_bound is not None:
-            most = pull.limit(master.force[master.present], self.pull_bound)
-            phi, master.force[workers] = pull.shortened(phi, most)
+            phi = self.bounded_phi(master, workers, phi, self.pull_bound)
+            phi[torch.from_numpy(far)] = 0.0
         master.sum_phi += (phi.double() - old.double()).sum(0)
         master.phi[index] = phi
         share = self.preset.averaging(master.t)
@@ -420,7 +433,7 @@ class Rules:
         master.pending = {}
         if master.t % max(1000, 10 * len(master.f)) == 0:
             self.rebuild_sums(master)
-        tasks.extend(self.step_tasks(master, workers, resend=cut))
+        tasks.extend(self.step_tasks(master, workers, resend=far))
 
     def dual_step(self, master: Master, workers: NDArray[np.int64], reports: list[Report]) -> Array:
         """The new losses, then (13) and (14) or their simplex form. Returns the old lam."""
@@ -428,6 +441,8 @@ class Rules:
         limits, old = self.preset.limits, master.f[workers]
         new = np.array([r.scalars.get("loss", f) for r, f in zip(reports, old, strict=True)])
         master.f[workers] = new
+        for j, report in zip(workers, reports, strict=True):
+            master.slope[j] = report.scalars.get("slope", master.slope[j])
         A = planes.revalued(master.planes, workers, new - old)
         if self.preset.simplex:
             lam, master.h = equations.lam_simplex_step(A.lam, A.F, c1=rates.c1, rate=rates.rho1)
@@ -454,17 +469,19 @@ class Rules:
         if len(master.planes) != before:
             infos.append(Noted(master.t, f"planes {before} -> {len(master.planes)}"))
 
-    def bounded(
-        self, master: Master, workers: NDArray[np.int64], w: Tensor
-    ) -> tuple[Tensor, NDArray[np.bool_]]:
-        """w_j moved towards z where it lies too far out; says which were."""
-        assert self.pull_bound is not None
-        most = pull.limit(master.distance[master.present], self.pull_bound)
-        z = master.z.to(w.dtype)
-        offset, distance = pull.shortened(w - z, most)
-        cut = distance > most
-        master.distance[workers] = distance
-        return torch.where(torch.from_numpy(cut)[:, None], z + offset, w), cut
+    def outliers(
+        self, master: Master, workers: NDArray[np.int64], w: Tensor, factor: float
+    ) -> NDArray[np.bool_]:
+        """Whose w_j lies too far from z to be believed."""
+        most = factor * float(np.median(master.distance[master.present]))
+        master.distance[workers] = pull.norms(w.double() - master.z)
+        return master.distance[workers] > most
+
+    def bounded_phi(
+        self, master: Master, workers: NDArray[np.int64], phi: Tensor, factor: float
+    ) -> Tensor:
+        most = factor * float(np.median(master.slope[master.present]))
+        return pull.shortened(phi, most * master.upper[workers])
 
     def step_tasks(
         self,

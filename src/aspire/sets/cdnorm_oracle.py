@@ -129,7 +129,7 @@ def _bracket(s: _Sites) -> tuple[_Fill, _Fill]:
     some = s.take(slice(None, None, s.f.size // SAMPLE))
     some = some._replace(budget=s.budget * some.f.size / s.f.size)
     _, low, high = _close(some, np.zeros_like(s.f), *_bracket(some))
-    step = 3 * float(some.f.std()) / SAMPLE**0.5
+    step = max(3 * float(some.f.std()) / SAMPLE**0.5, 1e-3 * (most - least))
     low = high = _fill(s, (low.nu + high.nu) / 2)
     while low.total < 0 and low.nu > least:
         high, low = low, _fill(s, max(least, low.nu - step))

@@ -16,7 +16,7 @@ def diagonal_argmax(f: Vec, q: Vec, v: Vec, radius: float) -> Vec:
     Before that: if the nearest point of the face of the largest losses is within reach, it wins.
     sum p = sum q throughout (less than 1 where other sites are pinned).
     """
-    radius, v = radius / float(np.sqrt(v.max())), v / v.max()
+    radius, v = radius * float(np.sqrt(v.max())), v / v.max()
     top = f == f.max()
     face = np.where(top, q + v * (q[~top].sum() / v[top].sum()), 0.0)
     if ((face - q) ** 2 / v).sum() <= radius**2:

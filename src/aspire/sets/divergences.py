@@ -128,17 +128,17 @@ def _chi_square_root(q: Vec, f: Vec, radius: float) -> Vec:
     dropped = 0.0  # 1 - Q, summed directly: Q itself loses the digits of a small radius
     while True:
         w = q[on] / q[on].sum()
-        mean = w @ f[on]
-        variance = w @ (f[on] - mean) ** 2
-        x = np.sqrt(variance / max(radius - (1 + radius) * dropped, 1e-300))
-        factor = 1 + (f[on] - mean) / x
+        deviation = f[on] - w @ f[on]
+        deviation -= w @ deviation  # twice: a far site that was dropped has cost digits
+        x = np.sqrt(w @ deviation**2 / max(radius - (1 + radius) * dropped, 1e-300))
+        factor = 1 + deviation / x
         if factor.min() > 0:
             break
         dropped += float(q[on[factor <= 0]].sum())
         on = on[factor > 0]
     p = np.zeros_like(q)
     p[on] = w * factor
-    return p
+    return p / p.sum()
 
 
 @dataclass(frozen=True, repr=False, eq=False)

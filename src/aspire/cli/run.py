@@ -1,14 +1,10 @@
-"""The command line. It reads files and arguments, calls `train`, and prints; nothing else."""
+"""`aspire train`, `aspire replay`, `aspire demo`."""
 
 from __future__ import annotations
 
 import hashlib
 import importlib.util
-import logging
-import signal
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,38 +12,13 @@ from typing import Any
 import click
 import torch
 
-from aspire import __version__
+from aspire.cli.shared import Sentence, interruptible, progress_bar
 from aspire.runtimes import rundir
 from aspire.runtimes.replay import Differs
-from aspire.runtimes.simulator import Stopped
 from aspire.train import Run, prepare, replay, train
 
 
-class Group(click.Group):
-    """Bad input and runs that cannot go on end in one sentence and exit code 2."""
-
-    def invoke(self, ctx: click.Context) -> Any:
-        try:
-            return super().invoke(ctx)
-        except (ValueError, Stopped, ImportError) as error:
-            raise Sentence(str(error)) from error
-
-
-class Sentence(click.ClickException):
-    exit_code = 2
-
-
-@click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, prog_name="aspire")
-@click.option("-v", "--verbose", is_flag=True, help="Log what the master decides.")
-def main(verbose: bool) -> None:
-    """Train one model over many sites so that the worst of them is served well."""
-    logging.basicConfig(
-        format="%(message)s", level=logging.INFO if verbose else logging.WARNING, force=True
-    )
-
-
-@main.command("train")
+@click.command("train")
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--iterations", type=int, default=2000, show_default=True, help="Master steps.")
 @click.option("--quorum", type=int, default=1, show_default=True, help="S: reports per step.")
@@ -65,7 +36,7 @@ def main(verbose: bool) -> None:
 def train_command(
     file: Path, log: str, stationarity: bool, out: Path | None, **options: Any
 ) -> None:
-    """Train what FILE.py defines: model(), sites(), and optionally site(name), uncertainty(), loss().
+    """Train what FILE.py defines: model(), sites(), optionally site(name), uncertainty(), loss().
 
     sites() gives the sites, or their names if there is a site(name) that loads one.
     """
@@ -81,7 +52,7 @@ def train_command(
         click.echo(f"The run is in {out}.")
 
 
-@main.command("replay")
+@click.command("replay")
 @click.argument("directory", type=click.Path(path_type=Path))
 def replay_command(directory: Path) -> None:
     """Absorb the events of the run in DIRECTORY again and compare the final state bit for bit."""
@@ -101,7 +72,7 @@ def replay_command(directory: Path) -> None:
     click.echo(f"Replayed {events} events: the same state, bit for bit ({state[:16]}).")
 
 
-@main.command("demo")
+@click.command("demo")
 @click.option("--seeds", type=int, default=1, show_default=True, help="Seeds 0 to N-1.")
 @click.option("--out", type=click.Path(path_type=Path), default=Path("demo"), show_default=True)
 def demo_command(seeds: int, out: Path) -> None:
@@ -177,36 +148,3 @@ def table(run: Run) -> str:
         f"{run.iterations} iterations in {run.wall_seconds:.1f} s"
     )
     return "\n".join(lines)
-
-
-@contextmanager
-def progress_bar(total: int) -> Iterator[Callable[[int, int], None]]:
-    """A bar on a terminal, a quiet line every tenth otherwise; both on standard error."""
-    if sys.stderr.isatty():
-        with click.progressbar(length=total, file=sys.stderr) as bar:
-            yield lambda t, _: bar.update(t - bar.pos) if t % 20 == 0 or t == total else None
-        return
-
-    def line(t: int, _: int) -> None:
-        if t % max(1, total // 10) == 0:
-            click.echo(f"{t} of {total}", err=True)
-
-    yield line
-
-
-@contextmanager
-def interruptible(out: Path | None) -> Iterator[None]:
-    """SIGTERM is an interrupt too; either leaves the files whole and says where they are."""
-
-    def stop(number: int, frame: Any) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    except KeyboardInterrupt:
-        where = "" if out is None else f" {out} holds what was done until then."
-        click.echo(f"\nInterrupted.{where}", err=True)
-        raise click.exceptions.Exit(130) from None
-    finally:
-        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,25 @@
+"""The command line. It reads files and arguments, calls the library, and prints; nothing else."""
+
+from __future__ import annotations
+
+import logging
+
+import click
+
+from aspire import __version__
+from aspire.cli.run import demo_command, replay_command, train_command
+from aspire.cli.shared import Group
+
+
+@click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="aspire")
+@click.option("-v", "--verbose", is_flag=True, help="Log what the master decides.")
+def main(verbose: bool) -> None:
+    """Train one model over many sites so that the worst of them is served well."""
+    logging.basicConfig(
+        format="%(message)s", level=logging.INFO if verbose else logging.WARNING, force=True
+    )
+
+
+for command in (demo_command, train_command, replay_command):
+    main.add_command(command)

@@ -1,0 +1,61 @@
+"""What every command shares: one sentence on bad input, a progress bar, a clean interrupt."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+
+from aspire.runtimes.simulator import Stopped
+
+
+class Group(click.Group):
+    """Bad input and runs that cannot go on end in one sentence and exit code 2."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except (ValueError, Stopped, ImportError) as error:
+            raise Sentence(str(error)) from error
+
+
+class Sentence(click.ClickException):
+    exit_code = 2
+
+
+@contextmanager
+def progress_bar(total: int) -> Iterator[Callable[[int, int], None]]:
+    """A bar on a terminal, a quiet line every tenth otherwise; both on standard error."""
+    if sys.stderr.isatty():
+        with click.progressbar(length=total, file=sys.stderr) as bar:
+            yield lambda t, _: bar.update(t - bar.pos) if t % 20 == 0 or t == total else None
+        return
+
+    def line(t: int, _: int) -> None:
+        if t % max(1, total // 10) == 0:
+            click.echo(f"{t} of {total}", err=True)
+
+    yield line
+
+
+@contextmanager
+def interruptible(out: Path | None) -> Iterator[None]:
+    """SIGTERM is an interrupt too; either leaves the files whole and says where they are."""
+
+    def stop(number: int, frame: Any) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    except KeyboardInterrupt:
+        where = "" if out is None else f" {out} holds what was done until then."
+        click.echo(f"\nInterrupted.{where}", err=True)
+        raise click.exceptions.Exit(130) from None
+    finally:
+        signal.signal(signal.SIGTERM, before)
