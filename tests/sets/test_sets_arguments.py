@@ -110,11 +110,13 @@ def test_a_prior_almost_normalised_is_normalised():
 def test_a_set_of_numbers_takes_n_from_the_sites(s):
     assert s.size is None
     bound = s.for_sites(4)
-    assert bound.size == 4 and bound.for_sites(4) is bound
+    assert bound.size == 4
+    assert bound.for_sites(4) is bound
     np.testing.assert_allclose(bound.nominal(), 0.25)
     np.testing.assert_array_equal(s.worst_case([1, 2, 3, 4]), bound.worst_case([1, 2, 3, 4]))
     assert s.restrict([True, False, True, True]) == bound.restrict([0, 2, 3])
-    assert bound.restrict([0, 2, 3]).size == 3 and s != bound
+    assert bound.restrict([0, 2, 3]).size == 3
+    assert s != bound
 
 
 def test_restrictions_keep_radii_and_renormalise_the_prior():
@@ -140,7 +142,8 @@ def test_the_centre_of_a_box_is_the_point_nearest_to_uniform():
 
 def test_contains():
     s = CDNorm([0.5, 0.5], [0.3, 0.1], 2)
-    assert s.contains([0.4, 0.6]) and s.contains([0.6, 0.4])
+    assert s.contains([0.4, 0.6])
+    assert s.contains([0.6, 0.4])
     assert not s.contains([0.39, 0.61])
     assert not s.contains([0.5, 0.6])
     assert not s.contains([np.nan, 0.5])
@@ -148,7 +151,8 @@ def test_contains():
     assert not CDNorm([0.5, 0.5], [0, 0.3], 2).contains([0.4, 0.6])
     assert not Simplex().contains([1.1, -0.1])
     assert not KL(9, [1, 0]).contains([0.9, 0.1])
-    assert KL(0.7).contains([1, 0]) and not KL(0.69).contains([1, 0])
+    assert KL(0.7).contains([1, 0])
+    assert not KL(0.69).contains([1, 0])
     assert not ChiSquare(9, [1, 0]).contains([0.9, 0.1])
     assert not CVaR(0.5).contains([1, 0, 0, 0])
     assert not TotalVariation(0.1).contains([0.4, 0.6])

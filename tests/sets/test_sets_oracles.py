@@ -1,4 +1,4 @@
-"""Every other set against a general convex solver, `upper` against N oracle calls, golden values."""
+"""The other sets against a convex solver, `upper` against N oracle calls, golden values."""
 
 from __future__ import annotations
 
@@ -184,7 +184,8 @@ def test_a_radius_just_short_of_the_worst_site(make):
     limit = -np.log(0.1) if make is KL else 9.0
     s = make(limit * (1 - 1e-9), q)
     p = s.worst_case([1e-9 + 1, 1.0, 1.0])
-    assert s.contains(p) and p[0] > 0.999
+    assert s.contains(p)
+    assert p[0] > 0.999
 
 
 def test_a_matrix_without_the_extra_says_what_to_install(monkeypatch):

@@ -66,8 +66,11 @@ def cases(draw):
 def test_worst_case_is_feasible_and_no_worse_than_nominal(case):
     s, f = case
     p = s.worst_case(f)
-    assert p.dtype == np.float64 and p.min() >= 0 and abs(p.sum() - 1) < 1e-12
-    assert s.contains(p) and s.contains(s.nominal())
+    assert p.dtype == np.float64
+    assert p.min() >= 0
+    assert abs(p.sum() - 1) < 1e-12
+    assert s.contains(p)
+    assert s.contains(s.nominal())
     scale = max(np.abs(f).max(), 1e-300)
     assert s.value(f) >= s.nominal() @ f - 1e-12 * scale
     assert (p <= s.upper() + 1e-9).all()
@@ -136,7 +139,8 @@ def test_torch_is_numpy(case):
     s, f = case
     expected = s.worst_case(f)
     found = s.worst_case(torch.tensor(f, dtype=torch.float64, requires_grad=True))
-    assert found.dtype == torch.float64 and not found.requires_grad
+    assert found.dtype == torch.float64
+    assert not found.requires_grad
     np.testing.assert_array_equal(found.numpy(), expected)
     np.testing.assert_array_equal(s.worst_case(list(f)), expected)
     single = s.worst_case(torch.tensor(f, dtype=torch.float32))
@@ -155,9 +159,11 @@ def test_a_restriction_is_a_set_of_the_same_kind(case, data):
             s.restrict(mask)
         return
     kept = s.restrict(mask)
-    assert type(kept) is type(s) and kept.size == mask.sum()
+    assert type(kept) is type(s)
+    assert kept.size == mask.sum()
     assert kept == s.restrict(np.flatnonzero(mask)) == s.restrict(torch.tensor(mask))
-    assert kept.contains(kept.worst_case(f[mask])) and kept.contains(kept.nominal())
+    assert kept.contains(kept.worst_case(f[mask]))
+    assert kept.contains(kept.nominal())
 
 
 @settings(max_examples=100, deadline=None)
@@ -170,6 +176,7 @@ def test_a_set_is_a_value(case):
     s.nominal()[:] = -1
     np.testing.assert_array_equal(f, before)
     again = pickle.loads(pickle.dumps(s))
-    assert again == s == copy.deepcopy(s) and hash(again) == hash(s)
+    assert again == s == copy.deepcopy(s)
+    assert hash(again) == hash(s)
     np.testing.assert_array_equal(again.worst_case(f), s.worst_case(f))
     assert s.contains(s.worst_case(f))

@@ -70,6 +70,7 @@ def _save(folder: Path, arrays: Arrays) -> None:
             np.save(part / f"{name}.npy", array)
         part.rename(folder)
     except OSError:
-        shutil.rmtree(part, ignore_errors=True)
         if not folder.is_dir():  # otherwise another process was faster, with the same arrays
             raise
+    finally:
+        shutil.rmtree(part, ignore_errors=True)

@@ -11,12 +11,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from aspire.data.partitions import split
+from aspire.data.partitions import HELD_OUT, split
 
 Part = tuple[Tensor, Tensor]  # inputs float32, targets int64
 Sites = Mapping[str, Mapping[str, Part]]
-
-HELD_OUT = 1  # the purpose of a random stream, beside 0: the split into train and test
 
 
 @dataclass(frozen=True)
@@ -103,7 +101,7 @@ class Federation:
         made: dict[str, dict[str, Part]] = {}
         for j, (name, site) in enumerate(self.sites.items()):
             inputs, targets = site["train"]
-            kept, held = split(len(targets), share, seed, j, HELD_OUT)
+            kept, held = split(len(targets), share, HELD_OUT, seed, j)
             made[name] = {
                 part: (inputs[torch.from_numpy(index)], targets[torch.from_numpy(index)])
                 for part, index in (("train", kept), ("test", held))

@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 Indices = NDArray[np.int64]
 
 DRAWS = 100  # how often `dirichlet` draws again before it gives up
+SPLIT, HELD_OUT, DEAL, SHARDS, DIRICHLET = range(1, 6)  # purposes: streams that share no numbers
 
 
 def shuffled(size: int, *words: int) -> Indices:
@@ -70,7 +71,7 @@ def dirichlet(labels: ArrayLike, sites: int, alpha: float, *, seed: int = 0) -> 
         raise ValueError(f"alpha={alpha}: expected a finite number above 0")
     classes = by_column(values)
     for draw in range(DRAWS):
-        rng = np.random.default_rng([seed, draw])
+        rng = np.random.default_rng([DIRICHLET, seed, draw])
         shares = rng.dirichlet(np.full(sites, alpha), size=len(classes))
         parts = _deal(classes, shares.T, seed, draw)
         if all(len(part) for part in parts):
@@ -96,7 +97,7 @@ def shards(labels: ArrayLike, sites: int, each: int, *, seed: int = 0) -> list[I
             "shards than samples"
         )
     pieces = np.array_split(np.argsort(values, kind="stable"), sites * each)
-    hands = shuffled(sites * each, seed).reshape(sites, each)
+    hands = shuffled(sites * each, SHARDS, seed).reshape(sites, each)
     return [np.sort(np.concatenate([pieces[i] for i in hand])).astype(np.int64) for hand in hands]
 
 
@@ -128,7 +129,7 @@ def _deal(
     """shares[j, g] of group g to site j: cut the shuffled group at the rounded running sums."""
     hands: list[list[Indices]] = [[] for _ in shares]
     for g, group in enumerate(groups):
-        mixed = group[shuffled(len(group), seed, draw, g)]
+        mixed = group[shuffled(len(group), DEAL, seed, draw, g)]
         cuts = np.rint(np.cumsum(shares[:, g]) * len(group)).astype(np.int64)
         for hand, part in zip(hands, np.split(mixed, cuts), strict=False):
             hand.append(part)

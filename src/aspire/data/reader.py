@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from aspire.data.cache import Arrays
 from aspire.data.federation import Federation, Part, standard, sums
-from aspire.data.partitions import Indices, mixtures, split
+from aspire.data.partitions import SPLIT, Indices, mixtures, split
 
 TEST_SHARE = 0.2
 RANDOM, GIVEN = "random", "given"  # ways to split; GIVEN: rows with late = True are for testing
@@ -86,7 +86,7 @@ def divide(reader: Reader, arrays: Arrays, protocol: str, seed: int) -> dict[str
     made = {}
     for j, (name, rows) in enumerate(zip(reader.sites, _rows(reader, arrays, seed), strict=True)):
         if reader.splits[protocol] == RANDOM:
-            train, test = (rows[part] for part in split(len(rows), TEST_SHARE, seed, j))
+            train, test = (rows[part] for part in split(len(rows), TEST_SHARE, SPLIT, seed, j))
         else:
             train, test = rows[~late[rows]], rows[late[rows]]
         if not len(train) or not len(test):

@@ -1,4 +1,4 @@
-"""Uncertainty sets: which site weights the master must be prepared for, and their exact worst case."""
+"""Uncertainty sets: the site weights to be prepared for, and their exact worst case."""
 
 from aspire.sets.base import UncertaintySet
 from aspire.sets.boxes import Box, CVaR, Simplex, TotalVariation

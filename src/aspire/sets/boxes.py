@@ -24,8 +24,8 @@ def nearest_to_uniform(low: Vec, high: Vec) -> Vec:
     knots = ends[order]
     slope = np.cumsum(np.concatenate([np.ones(low.size), -np.ones(low.size)])[order])
     total = low.sum() + np.concatenate([[0.0], np.cumsum(slope[:-1] * np.diff(knots))])
-    level = np.interp(1.0, total, knots)
-    return np.clip(level, low, high)
+    level = float(np.interp(1.0, total, knots))
+    return np.minimum(np.maximum(level, low), high)
 
 
 @dataclass(frozen=True, repr=False, eq=False, init=False)
@@ -67,7 +67,8 @@ class Box(UncertaintySet):
     def _argmax(self, f: Vec) -> Vec:
         """Start at the lower bounds and give the rest to the highest losses first."""
         low, high = np.asarray(self.low), np.minimum(self.high, 1.0)
-        return low + fill(f, high - low, 1 - low.sum())
+        p: Vec = low + fill(f, high - low, 1 - low.sum())
+        return p
 
     def _inside(self, p: Vec, tol: float) -> bool:
         low, high = np.asarray(self.low), np.asarray(self.high)
@@ -112,8 +113,9 @@ class Simplex(UncertaintySet):
 
     def _argmax(self, f: Vec) -> Vec:
         """Uniform over the sites with the largest loss."""
-        top = f == f.max()
-        return top / float(top.sum())
+        top = (f == f.max()).astype(np.float64)
+        top /= top.sum()
+        return top
 
     def _inside(self, p: Vec, tol: float) -> bool:
         return True

@@ -15,6 +15,31 @@ from aspire.sets.checks import Index, Vec
 from aspire.sets.fill import last_prefix
 
 
+def largest_raises(r: Vec, room: Vec, budget: float) -> Vec:
+    """Per site the largest m: m <= r_j and m/r_j + (price of lowering the others by m) <= Gamma.
+
+    The others are lowered cheapest first, that is by falling r, the order in which all arrays
+    come. Prefix sums give amount and price of the first k of them, with j's own share taken out.
+    """
+    amount = np.concatenate([[0.0], np.cumsum(room)])
+    price = np.concatenate([[0.0], np.cumsum(room / r)])
+    rank = np.arange(r.size)
+
+    def without_own(k: Index) -> tuple[Vec, Vec]:
+        own = np.where(k > rank, room, 0.0)
+        return amount[k] - own, price[k] - own / r
+
+    def fits(k: Index) -> np.ndarray:
+        m, cost = without_own(k)
+        return np.asarray((m <= r) & (m / r + cost <= budget))
+
+    k = last_prefix(fits, r.size, r.size)
+    m, cost = without_own(k)
+    next_r, next_room = np.append(r, np.inf)[k], np.append(room, 0.0)[k]
+    rest = np.minimum(r - m, (budget - m / r - cost) / (1 / r + 1 / next_r))
+    return np.maximum(m + np.clip(rest, 0.0, next_room), 0.0)
+
+
 @dataclass(frozen=True, repr=False, eq=False)
 class CDNorm(UncertaintySet):
     """|p_j - q_j| <= r_j, sum_j |p_j - q_j| / r_j <= Gamma, p >= 0, sum p = 1.   (Eq. 16)
@@ -66,33 +91,10 @@ class CDNorm(UncertaintySet):
         return bool(within)
 
     def _upper(self) -> Vec:
-        """Raise j by m, paid by lowering the others cheapest first: the largest radii.
-
-        m <= r_j and m/r_j + cost_j(m) <= Gamma, where cost_j is the price of lowering the
-        others by m in total. Prefix sums over falling radii, j's own share taken out.
-        """
         q, r, budget = self._parts()
         free = np.flatnonzero(r > 0)
         order = free[np.argsort(-r[free], kind="stable")]
-        r_, room = r[order], np.minimum(r, q)[order]
-        moved = np.concatenate([[0.0], np.cumsum(room)])
-        spent = np.concatenate([[0.0], np.cumsum(room / r_)])
-        rank = np.arange(order.size)
-
-        def without_own(k: Index) -> tuple[Vec, Vec]:
-            own = np.where(k > rank, room, 0.0)
-            return moved[k] - own, spent[k] - own / r_
-
-        def fits(k: Index) -> np.ndarray:
-            m, cost = without_own(k)
-            return np.asarray((m <= r_) & (m / r_ + cost <= budget))
-
-        k = last_prefix(fits, order.size, order.size)
-        m, cost = without_own(k)
-        next_r = np.append(r_, np.inf)[k]
-        rest = np.minimum(r_ - m, (budget - m / r_ - cost) / (1 / r_ + 1 / next_r))
-        m += np.clip(rest, 0.0, np.append(room, 0.0)[k])
-        q[order] += np.maximum(m, 0.0)
+        q[order] += largest_raises(r[order], np.minimum(r, q)[order], budget)
         return np.minimum(q, 1.0)
 
     def _keep(self, index: Index) -> Self:

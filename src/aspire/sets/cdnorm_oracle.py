@@ -2,10 +2,10 @@
 
 maximise sum_j f_j d_j  over  -min(r_j, q_j) <= d_j <= r_j,  sum_j |d_j|/r_j <= Gamma,  sum d = 0.
 
-For a fixed multiplier nu of sum d = 0 this is a knapsack: fill Gamma in the order of r_j |f_j - nu|.
-Its value F - nu D (F = sum f d, D = sum d) is a line below the convex dual g, D falls as nu
-grows, and where two lines with D >= 0 >= D meet, the mix of their fills has D = 0 and attains
-the height of the crossing. When g there is no higher, the mix is optimal.
+For a fixed multiplier nu of sum d = 0 this is a knapsack: fill Gamma in the order of
+r_j |f_j - nu|. Its value F - nu D (F = sum f d, D = sum d) is a line below the convex dual g, and
+D falls as nu grows. Where a line with D >= 0 meets one with D <= 0, the mix of their two fills
+has D = 0 and attains the height of the crossing: if g is no higher there, the mix is optimal.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def _equal_radii(f: Vec, room: Vec, r: float, budget: float) -> Vec:
 class _Sites(NamedTuple):
     """The sites still undecided, and what the decided ones add up to."""
 
-    index: Index
+    site: Index
     f: Vec
     r: Vec
     room: Vec
@@ -78,7 +78,7 @@ class _Sites(NamedTuple):
 
     def take(self, keep: Index | slice) -> _Sites:
         return self._replace(
-            index=self.index[keep], f=self.f[keep], r=self.r[keep], room=self.room[keep]
+            site=self.site[keep], f=self.f[keep], r=self.r[keep], room=self.room[keep]
         )
 
 
@@ -112,12 +112,12 @@ def _unequal_radii(f: Vec, room: Vec, r: Vec, budget: float) -> Vec:
     s = _Sites(np.arange(f.size), f, r, room, budget, 0.0, 0.0)
     s, low, high = _close(s, d, *_bracket(s))
     if low.total <= 0:
-        d[s.index] = low.d
+        d[s.site] = low.d
     elif high.total >= 0:
-        d[s.index] = high.d
+        d[s.site] = high.d
     else:
         part = -high.total / (low.total - high.total)
-        d[s.index] = part * low.d + (1 - part) * high.d
+        d[s.site] = part * low.d + (1 - part) * high.d
     return d
 
 
@@ -176,7 +176,7 @@ def _decide(s: _Sites, d: Vec, low: _Fill, high: _Fill) -> tuple[_Sites, _Fill, 
     keep = np.flatnonzero(~(up | down) & (np.maximum(below, above) >= least))
     if keep.size > 0.7 * s.f.size:
         return s, low, high
-    d[s.index[up]], d[s.index[down]] = s.r[up], -s.room[down]
+    d[s.site[up]], d[s.site[down]] = s.r[up], -s.room[down]
     budget = s.budget - np.count_nonzero(up) - float((s.room[down] / s.r[down]).sum())
     total = s.total + float(s.r[up].sum() - s.room[down].sum())
     gain = s.gain + float(s.f[up] @ s.r[up] - s.f[down] @ s.room[down])

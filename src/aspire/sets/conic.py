@@ -19,15 +19,15 @@ def axes(sigma: Vec) -> tuple[Vec, Vec]:
 
 
 def dense_argmax(f: Vec, q: Vec, sigma: Vec, radius: float) -> Vec:
-    """max f' A u  subject to  1' A u = 0,  q + A u >= 0,  |u| <= 1,  where A A' = radius^2 Sigma."""
+    """max f' A u  over  1' A u = 0,  q + A u >= 0,  |u| <= 1,  where A A' = radius^2 Sigma."""
     variances, vectors = axes(sigma)
     on = variances > 0
     a = radius * vectors[:, on] * np.sqrt(variances[on])
     if not (f @ a).any():
         return q
-    p: Vec = q + a @ _solve(f @ a, a, q)
-    p = np.maximum(p, 0.0)
-    return p / p.sum()
+    p: Vec = np.maximum(q + a @ _solve(f @ a, a, q), 0.0)
+    p /= p.sum()
+    return p
 
 
 def _solve(gain: Vec, a: Vec, q: Vec) -> Vec:

@@ -42,12 +42,16 @@ def _at(g: Vec, q: Vec, v: Vec, theta: float) -> _Piece:
     mass = q.sum()
     mu = (np.cumsum(c[order]) - mass) / np.cumsum(v[order])
     on = order[: max(int(np.count_nonzero(level[order] > mu)), 1)]
-    # On the sites left, around their own mean: exact also where c has lost its digits.
-    weight = v[on] / v[on].sum()
-    tilt = g[on] - weight @ g[on]
-    off = mass - q[on].sum()
+    while True:  # on the sites left, around their own mean: exact also where c lost its digits
+        weight = v[on] / v[on].sum()
+        tilt = g[on] - weight @ g[on]
+        tilt -= weight @ tilt
+        kept = q[on] + v[on] * (theta * tilt) + weight * (mass - q[on].sum())
+        if kept.min() >= 0:
+            break
+        on = on[kept > 0]
     p = np.zeros_like(q)
-    p[on] = np.maximum(q[on] + v[on] * (off / v[on].sum() + theta * tilt), 0.0)
+    p[on] = kept * (mass / kept.sum())
     return _Piece(p, float(((p - q) ** 2 / v).sum()), float(v[on] @ tilt**2))
 
 
@@ -74,38 +78,38 @@ def _last_piece(g: Vec, q: Vec, v: Vec, radius: float) -> float:
 
 
 def diagonal_upper(q: Vec, v: Vec, radius: float) -> Vec:
-    """Raise j by m = sum_i min(q_i, lam v_i) over the others, at m^2/v_j + sum_i min(.)^2/v_i = radius^2.
-
-    The others empty in the order of q_i/v_i: k of them are empty, the rest share by v.
-    """
+    """u_j = q_j + m_j: the others are lowered by min(q_i, lam v_i), which costs least per amount."""
     order = np.argsort(q / v, kind="stable")
-    q_, v_ = q[order], v[order]
+    u = q.copy()
+    u[order] += np.minimum(_largest_raises(q[order], v[order], radius), q.sum() - q[order])
+    return u
+
+
+def _largest_raises(q: Vec, v: Vec, radius: float) -> Vec:
+    """m = sum_i min(q_i, lam v_i) at m^2/v_j + sum_i min(q_i, lam v_i)^2/v_i = radius^2, i != j.
+
+    Sites come by rising q/v, the order in which they empty: k are empty, the rest share by v.
+    """
+    emptied = np.concatenate([[0.0], np.cumsum(q)])
+    paid = np.concatenate([[0.0], np.cumsum(q**2 / v)])
+    left = np.concatenate([np.cumsum(v[::-1])[::-1], [0.0]])
     rank = np.arange(q.size)
-    emptied = np.concatenate([[0.0], np.cumsum(q_)])
-    paid = np.concatenate([[0.0], np.cumsum(q_**2 / v_)])
-    left = np.concatenate([np.cumsum(v_[::-1])[::-1], [0.0]])
 
     def parts(k: Index) -> tuple[Vec, Vec, Vec]:
-        own = k > rank
-        share = left[k] - np.where(own, 0.0, v_)
-        mine = np.where(own, q_, 0.0)
-        return emptied[k] - mine, paid[k] - mine * mine / v_, np.maximum(share, 0.0)
+        """Amount and cost of the first k, and the variance of the others; all without j."""
+        mine = np.where(k > rank, q, 0.0)
+        share = left[k] - np.where(k > rank, 0.0, v)
+        return emptied[k] - mine, paid[k] - mine * mine / v, np.where(share > 1e-12 * v, share, 0.0)
 
     def fits(k: Index) -> np.ndarray:
-        """The first k are empty within the radius: lam up to where the k-th empties."""
-        lam = np.where(k > 0, (q_ / v_)[k - 1], 0.0)
+        """lam may rise to where the k-th site empties."""
+        lam = np.where(k > 0, (q / v)[k - 1], 0.0)
         a, b, s = parts(k)
-        return np.asarray((a + lam * s) ** 2 / v_ + b + lam**2 * s <= radius**2)
+        return np.asarray((a + lam * s) ** 2 / v + b + lam**2 * s <= radius**2)
 
-    k = last_prefix(fits, q.size, q.size)
-    a, b, s = parts(k)
-    # (a + lam s)^2 / v + b + lam^2 s = radius^2
-    two, one, zero = s * s / v_ + s, 2 * a * s / v_, a * a / v_ + b - radius**2
-    root = np.sqrt(np.maximum(one * one - 4 * two * zero, 0.0))
-    lam = np.divide(
-        2 * np.maximum(-zero, 0.0), one + root, out=np.zeros_like(a), where=one + root > 0
-    )
-    others = q.sum() - q_
-    u = np.empty_like(q)
-    u[order] = q_ + np.where(s > 1e-12 * v_, np.minimum(a + lam * s, others), np.minimum(a, others))
-    return u
+    a, b, s = parts(last_prefix(fits, q.size, q.size))
+    # (a + lam s)^2 / v + b + lam^2 s = radius^2, the stable form of its positive root
+    two, one, zero = s * s / v + s, 2 * a * s / v, a * a / v + b - radius**2
+    below = one + np.sqrt(np.maximum(one * one - 4 * two * zero, 0.0))
+    lam = np.divide(2 * np.maximum(-zero, 0.0), below, out=np.zeros_like(a), where=below > 0)
+    return np.asarray(a + lam * s)

@@ -24,11 +24,21 @@ def _kl_terms(log_ratio: Vec) -> Vec:
 def _tilted(q: Vec, g: Vec, t: float) -> tuple[Vec, float, float]:
     """p ~ q exp(t g) for g <= 0, its KL from q, and t^2 Var_p(g) = t dKL/dt."""
     x = t * g
-    log_ratio = x - np.log1p(q @ np.expm1(x))
+    less = float(q @ np.expm1(x))  # sum p = 1 + less, before the division by it
+    log_ratio = x - (np.log1p(less) if less > -0.5 else np.log(q @ np.exp(x)))
     p = q * np.exp(log_ratio)
     p /= p.sum()
     deviation = x - p @ x
     return p, float(q @ _kl_terms(log_ratio)), float(p @ deviation**2)
+
+
+def _binary_kl(q: Vec, move: Vec) -> Vec:
+    """u log(u/q) + (1-u) log((1-u)/(1-q)) at u = q + move."""
+    far = move > q
+    grown = np.where(far, np.log(q + move) - np.log(q), np.log1p(np.where(far, q, move) / q))
+    shrunk = np.log1p(-np.minimum(move / (1 - q), 1 - 1e-16))
+    kl: Vec = (q + move) * grown + np.maximum(1 - q - move, 0.0) * shrunk
+    return kl
 
 
 def _kl_root(q: Vec, g: Vec, radius: float) -> Vec:
@@ -73,7 +83,7 @@ class KL(UncertaintySet):
         return type(self)(self.radius, checks.uniform(n))
 
     def _argmax(self, f: Vec) -> Vec:
-        """p ~ q exp(f / alpha), or q restricted to the largest losses if the radius reaches that."""
+        """p ~ q exp(f / alpha), or q on the largest losses alone if the radius reaches that."""
         q = self.nominal()
         on = q > 0
         g = checks.centred(f[on])
@@ -102,13 +112,8 @@ class KL(UncertaintySet):
         low, high = np.zeros_like(base), 1 - base  # u - q: keeps its digits near the prior
         for _ in range(100):
             middle = (low + high) / 2
-            rest = np.maximum(1 - base - middle, 0.0)
-            shrunk = np.log1p(-np.where(rest > 0, middle / (1 - base), 0.0))
-            kl = (base + middle) * np.log1p(middle / base) + rest * shrunk
-            low, high = (
-                np.where(kl <= self.radius, middle, low),
-                np.where(kl <= self.radius, high, middle),
-            )
+            ok = _binary_kl(base, middle) <= self.radius
+            low, high = np.where(ok, middle, low), np.where(ok, high, middle)
         full = self.radius >= -np.log(base)
         q[on] = np.where(full, 1.0, base + (low if self.radius else 0.0))
         return q
@@ -138,7 +143,8 @@ def _chi_square_root(q: Vec, f: Vec, radius: float) -> Vec:
         on = on[factor > 0]
     p = np.zeros_like(q)
     p[on] = w * factor
-    return p / p.sum()
+    p /= p.sum()
+    return p
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -164,7 +170,7 @@ class ChiSquare(UncertaintySet):
         return type(self)(self.radius, checks.uniform(n))
 
     def _argmax(self, f: Vec) -> Vec:
-        """p ~ q (f - eta)+, or q restricted to the largest losses if the radius reaches that."""
+        """p ~ q (f - eta)+, or q on the largest losses alone if the radius reaches that."""
         q = self.nominal()
         on = q > 0
         g = checks.centred(f[on])

@@ -1,4 +1,4 @@
-"""An ellipsoid around the prior: exact for independent sites, by a conic solver for a full matrix."""
+"""An ellipsoid around the prior: exact for a diagonal covariance, conic for a full one."""
 
 from __future__ import annotations
 

@@ -1,0 +1,99 @@
+"""AFL: agnostic federated learning, stochastic ascent on the weights of the sites.
+
+Mohri, Sivek, Suresh: Agnostic Federated Learning, ICML 2019 (Stochastic-AFL). Order of this file:
+worker, master state, factory, init, absorb.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from aspire.core.equations import clip, project_simplex
+from aspire.methods import rounds
+from aspire.methods.descent import GRADIENT, gradient_at, weighted_gradient
+from aspire.methods.rounds import Ask, Kind, State
+from aspire.types import Event, Facts, Info, Method, Report, Task
+
+# ------------------------------------------- worker: descent.gradient_at; master: State, no more
+
+
+def afl(
+    rate: float | None = None,
+    rate_weights: float | None = None,
+    *,
+    limit: float = math.inf,
+    quorum: int | None = None,
+    average: bool = False,
+) -> Method:
+    """The method as a value.
+
+    rate          g_w, the step of w; None: 1 / max_j L_j from the start-up probe
+    rate_weights  g_l, the step of lam; None: 0.05 / f_0, f_0 the median first loss
+    limit         |w|inf <= limit
+    quorum        S, answers that close a round; None: all
+    average       model(master) is the running mean of w
+    """
+    rates = {"rate": rate, "rate_weights": rate_weights}
+    settings = rounds.check({"quorum": quorum}, rates)
+    if not limit > 0:
+        raise ValueError(f"limit={limit}: expected a positive number")
+    rules = Rules(rate, rate_weights, limit, quorum, average)
+    return Method(
+        name="afl",
+        settings={**settings, "limit": limit, "average": average},
+        init=rules.init,
+        work=partial(gradient_at, power=rounds.POWER if rate is None else 0),
+        absorb=rules.absorb,
+        model=rounds.model,
+        weights=lambda master: master.weights,
+        planes=lambda master: 0,
+    )
+
+
+@dataclass(frozen=True)
+class Rules:
+    """The arguments of `afl`, and the master's side of the method."""
+
+    rate: float | None
+    rate_weights: float | None
+    limit: float
+    quorum: int | None
+    average: bool
+
+    @property
+    def kinds(self) -> Mapping[str, Kind]:
+        return GRADIENT
+
+    # ------------------------------------------------------------ init
+
+    def init(self, facts: Facts, seed: int) -> tuple[State, list[Task]]:
+        even = rounds.prior_over(facts.sites, None)
+        master = State(**rounds.fields(facts, seed, even, self.quorum))
+        return master, rounds.probes(master, facts)
+
+    def constants(self, master: State) -> dict[str, float]:
+        ascent = self.rate_weights or 0.05 / rounds.first_loss(master)
+        return {"rate": rounds.first_rate(master, self.rate), "rate_weights": ascent}
+
+    # ------------------------------------------------------------ absorb
+
+    def absorb(self, master: State, events: Sequence[Event]) -> tuple[State, list[Task], list[Info]]:
+        return rounds.absorb(self, master, events)
+
+    def ask(self, master: State) -> Ask:
+        return Ask("gradient", rounds.free(master), {"w": rounds.model(master, master.w)})
+
+    def close(self, master: State, reports: list[Report]) -> Ask | None:
+        """w <- clip(w - g_w sum_j lam_j grad f_j(w));  lam <- project_simplex(lam + g_l f(w)).
+
+        Both at the old w and lam, as in the paper.
+        """
+        here, constants = master.present, master.constants
+        slope = weighted_gradient(master, master.weights, reports)
+        ascent = constants["rate_weights"] * master.f[here]
+        master.w = clip(master.w - constants["rate"] * slope, self.limit)
+        master.weights[here] = project_simplex(master.weights[here] + ascent)[0]
+        return None

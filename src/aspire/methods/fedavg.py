@@ -1,0 +1,107 @@
+"""FedAvg: local steps at every worker, then the mean of their models.
+
+McMahan, Moore, Ramage, Hampson, Aguera y Arcas: Communication-Efficient Learning of Deep Networks
+from Decentralized Data, AISTATS 2017. Order of this file: worker, master state, factory, init,
+absorb.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+
+from aspire.methods import descent, rounds
+from aspire.methods.rounds import Ask, Kind, State
+from aspire.methods.worker import probe
+from aspire.types import Array, Event, Facts, Info, Local, Method, Report, Task
+
+# ---------------------------------------------------------------- worker
+
+
+def work(
+    worker: None, task: Task, local: Local, *, local_steps: int, power: int
+) -> tuple[None, Report]:
+    """K steps w_j <- w_j - rate grad f_j(w_j) from the master's w."""
+    if task.kind == "probe":
+        return None, probe(task, local, power)
+    rate, draws = task.scalars["rate"], int(task.scalars["draws"])
+    w = descent.iterates(task.vectors["w"], local, draws=draws, steps=local_steps, rate=rate)[-1]
+    return None, Report(task.worker, task.id, {"w": w}, descent.cost(local, gradients=local_steps))
+
+
+# ---------------------------------------------------------------- master: State, nothing more
+
+
+def fedavg(
+    local_steps: int = 5,
+    rate: float | None = None,
+    *,
+    prior: Sequence[float] | Array | None = None,
+    quorum: int | None = None,
+    average: bool = False,
+) -> Method:
+    """The method as a value.
+
+    local_steps  K steps of each worker per round
+    rate         their step; None: 1 / max_j L_j from the start-up probe
+    prior        weights of the mean; None: the plain mean
+    quorum       S, answers that close a round; None: all
+    average      model(master) is the running mean of w
+    """
+    settings = rounds.check({"local_steps": local_steps, "quorum": quorum}, {"rate": rate})
+    rules = Rules(local_steps, rate, prior, quorum, average)
+    return Method(
+        name="fedavg",
+        settings={**settings, "prior": prior, "average": average},
+        init=rules.init,
+        work=partial(work, local_steps=local_steps, power=rounds.POWER if rate is None else 0),
+        absorb=rules.absorb,
+        model=rounds.model,
+        weights=lambda master: master.weights,
+        planes=lambda master: 0,
+    )
+
+
+@dataclass(frozen=True)
+class Rules:
+    """The arguments of `fedavg`, and the master's side of the method."""
+
+    local_steps: int
+    rate: float | None
+    prior: Sequence[float] | Array | None
+    quorum: int | None
+    average: bool
+
+    @property
+    def kinds(self) -> Mapping[str, Kind]:
+        return {"local": Kind(self.local_steps, vectors=("w",))}
+
+    # ------------------------------------------------------------ init
+
+    def init(self, facts: Facts, seed: int) -> tuple[State, list[Task]]:
+        q = rounds.prior_over(facts.sites, self.prior)
+        master = State(**rounds.fields(facts, seed, q, self.quorum))
+        return master, rounds.probes(master, facts)
+
+    def constants(self, master: State) -> dict[str, float]:
+        return {"rate": rounds.first_rate(master, self.rate)}
+
+    # ------------------------------------------------------------ absorb
+
+    def absorb(self, master: State, events: Sequence[Event]) -> tuple[State, list[Task], list[Info]]:
+        return rounds.absorb(self, master, events)
+
+    def ask(self, master: State) -> Ask:
+        w = {"w": rounds.model(master, master.w)}
+        return Ask("local", rounds.free(master), w, dict(master.constants))
+
+    def close(self, master: State, reports: list[Report]) -> Ask | None:
+        """w <- sum_j q_j w_j / sum_j q_j over those who answered."""
+        share = torch.tensor([master.weights[r.worker] for r in reports], dtype=torch.float64)
+        if float(share.sum()) > 0:
+            ends = torch.stack([r.vectors["w"].double() for r in reports])
+            master.w = (share / share.sum()).to(ends.device) @ ends
+        return None

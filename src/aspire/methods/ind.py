@@ -1,0 +1,91 @@
+"""Ind_j: worker j alone, plain stochastic gradient descent on its own data.
+
+The yardstick of the paper's tables, not a published method: what a site gets without the others.
+Order of this file: worker, master state, factory, init, absorb.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+
+from aspire.methods import rounds
+from aspire.methods.fedavg import work  # the worker: K steps from the master's w
+from aspire.methods.rounds import Ask, Kind, State
+from aspire.types import Event, Facts, Info, Method, Report, Task
+
+# ---------------------------------------------------------------- master: State, nothing more
+
+
+def ind(
+    site: int, *, local_steps: int = 1, rate: float | None = None, average: bool = False
+) -> Method:
+    """The method as a value.
+
+    site         the worker that trains; the others are never asked
+    local_steps  K steps per report
+    rate         their step; None: 1 / L_site from the start-up probe
+    average      model(master) is the running mean of w
+    """
+    if site != int(site) or site < 0:
+        raise ValueError(f"site={site}: expected the number of a site, from 0")
+    settings = rounds.check({"local_steps": local_steps}, {"rate": rate})
+    rules = Rules(site, local_steps, rate, average)
+    return Method(
+        name="ind",
+        settings={"site": site, **settings, "average": average},
+        init=rules.init,
+        work=partial(work, local_steps=local_steps, power=rounds.POWER if rate is None else 0),
+        absorb=rules.absorb,
+        model=rounds.model,
+        weights=lambda master: master.weights,
+        planes=lambda master: 0,
+    )
+
+
+@dataclass(frozen=True)
+class Rules:
+    """The arguments of `ind`, and the master's side of the method."""
+
+    site: int
+    local_steps: int
+    rate: float | None
+    average: bool
+    quorum: None = None
+
+    @property
+    def kinds(self) -> Mapping[str, Kind]:
+        return {"local": Kind(self.local_steps, vectors=("w",))}
+
+    # ------------------------------------------------------------ init
+
+    def init(self, facts: Facts, seed: int) -> tuple[State, list[Task]]:
+        if self.site >= facts.sites:
+            raise ValueError(f"site={self.site}: expected 0 to {facts.sites - 1}")
+        alone = np.zeros(facts.sites)
+        alone[self.site] = 1.0
+        master = State(**rounds.fields(facts, seed, alone))
+        here = facts.present is None or self.site in facts.present
+        return master, rounds.probes(master, replace(facts, present=(self.site,) if here else ()))
+
+    def constants(self, master: State) -> dict[str, float]:
+        return {"rate": rounds.first_rate(master, self.rate)}
+
+    # ------------------------------------------------------------ absorb
+
+    def absorb(self, master: State, events: Sequence[Event]) -> tuple[State, list[Task], list[Info]]:
+        """The other sites may come and go: that is nothing to this method."""
+        others = set(range(len(master.f))) - {self.site}
+        mine = [e for e in events if isinstance(e, Report) or e.worker not in others]
+        return rounds.absorb(self, master, mine)
+
+    def ask(self, master: State) -> Ask:
+        w = {"w": rounds.model(master, master.w)}
+        return Ask("local", rounds.free(master), w, dict(master.constants))
+
+    def close(self, master: State, reports: list[Report]) -> Ask | None:
+        master.w = reports[0].vectors["w"].double()
+        return None
