@@ -1,9 +1,10 @@
 """The order of the layers, read off the imports.
 
     types <- problem, batches, sets, core <- methods <- runtimes <- train <- experiments <- cli
+    types <- data <- experiments
 
 A module imports from layers to its left, and from its own. Clocks, files, sockets, logging and
-outside randomness start at runtimes; printing belongs to the command line alone.
+outside randomness start at runtimes and data; printing belongs to the command line alone.
 """
 
 import ast
@@ -23,8 +24,9 @@ MAY_IMPORT["sets"] = {"types"}
 MAY_IMPORT["core"] = {"types", "sets"}
 MAY_IMPORT["methods"] = {"types", "batches", "problem", "sets", "core"}
 MAY_IMPORT["runtimes"] = MAY_IMPORT["methods"] | {"methods"}
+MAY_IMPORT["data"] = {"types"}  # beside runtimes
 MAY_IMPORT["train"] = MAY_IMPORT["runtimes"] | {"runtimes"}
-MAY_IMPORT["experiments"] = MAY_IMPORT["train"] | {"train", "__init__"}
+MAY_IMPORT["experiments"] = MAY_IMPORT["train"] | {"data", "train", "__init__"}
 MAY_IMPORT["cli"] = MAY_IMPORT["experiments"] | {"experiments"}
 MAY_IMPORT["__main__"] = {"cli"}
 MAY_IMPORT["__init__"] = set(MAY_IMPORT)  # the front door shows what it likes
@@ -166,6 +168,8 @@ def test_the_algorithm_sees_no_outside_world(path: Path) -> None:
         ("aspire.methods.aspire", "from aspire.runtimes import simulator"),
         ("aspire.methods.aspire", "from aspire import __version__"),
         ("aspire.runtimes.simulator", "from aspire import train"),
+        ("aspire.data.files", "from aspire import batches"),
+        ("aspire.train", "from aspire.data import load"),
         ("aspire.train", "import aspire"),
         ("aspire.experiments.demo", "from ..cli import main"),
     ],
@@ -182,6 +186,7 @@ def test_an_import_to_the_right_is_seen(module: str, code: str) -> None:
         ("aspire.core.ease", "from aspire.sets import CDNorm\nimport torch"),
         ("aspire.methods.aspire", "from aspire import problem, core"),
         ("aspire.runtimes.simulator", "from aspire import __version__"),
+        ("aspire.experiments.demo", "from aspire.data import load"),
         ("aspire.cli", "from aspire import __version__, train\nfrom .experiments import demo"),
         ("aspire.__init__", "from .train import train\nfrom aspire.sets import CDNorm"),
     ],
@@ -212,6 +217,7 @@ def test_an_impure_line_is_seen(module: str, code: str) -> None:
 def test_outer_layers_may_use_clocks_and_files() -> None:
     code = "import time, logging\nfrom pathlib import Path\nopen('x')"
     assert purity_faults("aspire.runtimes.simulator", code) == []
+    assert purity_faults("aspire.data.files", code) == []
     assert purity_faults("aspire.cli", "print('done')") == []
 
 

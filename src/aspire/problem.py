@@ -21,7 +21,7 @@ LOSSES: dict[str, Loss] = {
     "mse": nn.functional.mse_loss,
 }
 CHUNK = 4096  # samples in one forward pass of an evaluation
-LOSS_SAMPLE = 4096  # a larger site reports its loss on a fixed sample of this size
+LOSS_SAMPLE = 8192  # a larger site reports its loss on a fixed sample of this size
 
 
 class Flat:

@@ -120,14 +120,13 @@ class Job:
     evaluate_every: int
     settings: dict[str, Any]
 
-    def simulate(self, log: events.EventLog) -> simulator.Simulation:
+    def begin(self) -> simulator.Simulation:
         return simulator.begin(
             self.method,
             self.problem,
             delays=self.delays,
             absences=self.absences,
             seed=self.seed,
-            log=log,
         )
 
 
@@ -241,16 +240,18 @@ def train(
     stationarity    compute Definition 1 at the end: N full gradients
     """
     job = prepare(model, sites, **arguments)
+    simulation = job.begin()
+    events.check_level(log)
     folder = None if out is None else rundir.create(Path(out))
     if folder is not None:
         job.settings["log"] = log
         rundir.write_json(folder / rundir.RUN, job.settings | {"source": source})
-    event_log = events.EventLog(log, None if folder is None else folder / events.NAME)
+    simulation.log = events.EventLog(log, None if folder is None else folder / events.NAME)
     try:
         with few_threads(job):
-            run = _carry_out(job, event_log, folder, stationarity, progress)
+            run = _carry_out(job, simulation, folder, stationarity, progress)
     finally:
-        event_log.close()
+        simulation.log.close()
     if folder is not None:
         run._save_outcome(folder)
     return run
@@ -272,9 +273,10 @@ def replay(directory: str | Path, job: Job) -> tuple[int, str]:
     end = events.read(path)[1]
     if end is None:
         raise ValueError(f"{path} has no end mark: the run did not finish")
-    again = events.EventLog("digest")
+    simulation = job.begin()
+    simulation.log = again = events.EventLog("digest")
     with few_threads(job):
-        simulation = simulator.run(job.simulate(again), job.iterations)
+        simulator.run(simulation, job.iterations)
     state = events.digest(simulation.master)
     if state != end["state"]:
         raise ValueError(f"the state is {state[:16]} and the log says {end['state'][:16]}")
@@ -283,7 +285,7 @@ def replay(directory: str | Path, job: Job) -> tuple[int, str]:
 
 def _carry_out(
     job: Job,
-    log: events.EventLog,
+    simulation: simulator.Simulation,
     folder: Path | None,
     stationarity: bool,
     progress: Callable[[int, int], None] | None,
@@ -298,14 +300,14 @@ def _carry_out(
         if t == job.iterations or (job.evaluate_every and t % job.evaluate_every == 0):
             history.append(evaluate(job, simulation))
             if t < job.iterations:
-                log.mark("evaluation", t, None)
+                simulation.log.mark("evaluation", t, None)
             if folder is not None:
                 rundir.append_json(folder / rundir.HISTORY, history[-1])
 
-    simulation = simulator.run(
-        job.simulate(log), job.iterations, on_step=look, on_note=lambda n: logger.info(n.text)
+    simulator.run(
+        simulation, job.iterations, on_step=look, on_note=lambda note: logger.info(note.text)
     )
-    log.mark("end", simulation.master.t, simulation.master)
+    simulation.log.mark("end", simulation.master.t, simulation.master)
     last = history[-1]
     return Run(
         model=job.problem.flat.module(job.method.model(simulation.master)),

@@ -21,8 +21,9 @@ def run(iterations, *, delays, problem=None, seed=0, path=None, absences=(), lev
     events = log.EventLog(level, path)
     steps = []
     simulation = simulator.begin(
-        aspire(**method), problem, delays=delays, absences=absences, seed=seed, log=events
+        aspire(**method), problem, delays=delays, absences=absences, seed=seed
     )
+    simulation.log = events
     simulator.run(simulation, iterations, on_step=lambda s: steps.append((s.time, s.master.t)))
     events.mark("end", simulation.master.t, simulation.master)
     events.close()

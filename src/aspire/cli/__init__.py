@@ -7,6 +7,7 @@ import logging
 import click
 
 from aspire import __version__
+from aspire.cli.data import data_command
 from aspire.cli.run import demo_command, replay_command, train_command
 from aspire.cli.shared import Group
 
@@ -21,5 +22,5 @@ def main(verbose: bool) -> None:
     )
 
 
-for command in (demo_command, train_command, replay_command):
+for command in (demo_command, train_command, replay_command, data_command):
     main.add_command(command)

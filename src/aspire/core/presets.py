@@ -6,29 +6,43 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from aspire.core.schedules import Constants, Limits, Rates, Scale, positive, robust_curvature
+from aspire.core.schedules import (
+    Constants,
+    Limits,
+    Member,
+    Rates,
+    Scale,
+    positive,
+    robust_curvature,
+)
+from aspire.types import Array
+
+TINY = float(np.finfo(np.float64).tiny)
 
 
 @dataclass(frozen=True)
 class Auto:
-    """Rates from the problem's own scale: f_0 the median first loss, u_j L_j the curvature.
+    """Rates from the problem's own scale; no number in it is meant to be tuned.
 
-    kappa = c max_j u_j L_j;  eta_z = 1/(kappa n);  rho2 = kappa/4;  a_w = 1/(weight L_j + kappa);
-    rho1 = r/f_0;  c1_t = s f_0 (t+1)^(-1/6);  c2_t = e/kappa (t+1)^(-1/6);  k = max(5, n).
+    kappa = c max_j u_j L_j;  eta_z = 1/(kappa n), the exact minimiser;  rho2 = kappa/4;
+    a_w = 1/(max(pi_j, q_j) L_j + kappa) / (1 + reports_j/T);
+    rho1 = r |Q|/(n m), m the median of the last known losses;
+    c1_t = s m (t+1)^(-1/2);  c2_t = e/kappa (t+1)^(-1/6);  k = max(5, n).
     """
 
-    coupling: float = 0.5
+    coupling: float = 0.1  # c
     dual: float = 0.25
-    ascent: float = 0.05
-    damping: float = 0.02
-    leak: float = 0.001
+    settle: float = 2000.0  # T
+    ascent: float = 0.1  # r
+    damping: float = 0.02  # s
+    leak: float = 0.001  # e
     forget: float = 0.3
     simplex: bool = field(default=True, init=False)
     power: int = field(default=12, init=False)
     limits: Limits = field(default_factory=Limits, init=False)
 
     def __post_init__(self) -> None:
-        positive(coupling=self.coupling, dual=self.dual, ascent=self.ascent)
+        positive(coupling=self.coupling, dual=self.dual, settle=self.settle, ascent=self.ascent)
 
     def every(self, n: int) -> int:
         return max(5, n)
@@ -38,32 +52,34 @@ class Auto:
 
     def constants(self, scale: Scale) -> Constants:
         curvature = robust_curvature(scale.curvature)
-        tiny = float(np.finfo(np.float64).tiny)
-        return {
-            "kappa": max(self.coupling * float((scale.upper * curvature).max()), tiny),
-            "f0": max(float(np.median(scale.losses)), tiny),
-            "smoothness": max(float((scale.upper * curvature).sum()), tiny),
+        constants = {
+            "kappa": max(self.coupling * float((scale.upper * curvature).max()), TINY),
+            "smoothness": max(float((scale.upper * curvature).sum()), TINY),
         }
+        return self.relevelled(constants, scale.losses)
 
-    def rates(self, constants: Constants, t: int, planes: int, n: int) -> Rates:
-        kappa, f0, fade = constants["kappa"], constants["f0"], (t + 1) ** (-1 / 6)
+    def relevelled(self, constants: Constants, losses: Array) -> Constants:
+        return {**constants, "level": max(float(np.median(losses)), TINY)}
+
+    def rates(self, constants: Constants, t: int, planes: int, n: int, active: int) -> Rates:
+        kappa, level = constants["kappa"], constants["level"]
         return Rates(
-            kappa=kappa,
             eta_z=1.0 / (kappa * n),
             eta_h=0.0,
-            rho1=self.ascent / f0,
+            rho1=self.ascent * active / (n * level),
             rho2=self.dual * kappa,
-            c1=self.damping * f0 * fade,
-            c2=self.leak / kappa * fade,
+            c1=self.damping * level * (t + 1) ** (-1 / 2),
+            c2=self.leak / kappa * (t + 1) ** (-1 / 6),
         )
 
     def worker_rate(
-        self, constants: Constants, t: int, planes: int, n: int, *, weight: float, curvature: float
+        self, constants: Constants, t: int, planes: int, n: int, member: Member
     ) -> float:
-        return 1.0 / (weight * curvature + constants["kappa"])
+        full = 1.0 / (member.weight * member.curvature + constants["kappa"])
+        return full / (1.0 + member.reports / self.settle)
 
     def central_rates(self, constants: Constants, t: int, planes: int) -> tuple[float, Rates]:
-        return 1.0 / constants["smoothness"], self.rates(constants, t, planes, 1)
+        return 1.0 / constants["smoothness"], self.rates(constants, t, planes, 1, 1)
 
 
 @dataclass(frozen=True)
@@ -97,12 +113,14 @@ class Paper:
         return 1.0
 
     def constants(self, scale: Scale) -> Constants:
-        return {"f0": float(np.median(scale.losses))}
+        return self.relevelled({"kappa": self.kappa}, scale.losses)
 
-    def rates(self, constants: Constants, t: int, planes: int, n: int) -> Rates:
+    def relevelled(self, constants: Constants, losses: Array) -> Constants:
+        return {**constants, "level": float(np.median(losses))}
+
+    def rates(self, constants: Constants, t: int, planes: int, n: int, active: int) -> Rates:
         fade = (t + 1) ** (-1 / 6)
         return Rates(
-            kappa=self.kappa,
             eta_z=self.eta_z,
             eta_h=self.eta_h,
             rho1=self.rho1,
@@ -112,12 +130,12 @@ class Paper:
         )
 
     def worker_rate(
-        self, constants: Constants, t: int, planes: int, n: int, *, weight: float, curvature: float
+        self, constants: Constants, t: int, planes: int, n: int, member: Member
     ) -> float:
         return self.eta_w
 
     def central_rates(self, constants: Constants, t: int, planes: int) -> tuple[float, Rates]:
-        return self.eta_w, self.rates(constants, t, planes, 1)
+        return self.eta_w, self.rates(constants, t, planes, 1, 1)
 
 
 @dataclass(frozen=True)
@@ -165,7 +183,8 @@ class Theorem1:
         tau = scale.staleness if scale.staleness is not None else n
         rho1 = 0.99 * min(2 * (1 - self.theta) / L, 1 / (15 * tau * self.drift * n * L * L))
         return {
-            "f0": float(np.median(scale.losses)),
+            "kappa": self.kappa,
+            "level": float(np.median(scale.losses)),
             "L": L,
             "M": float(scale.most),
             "rho1": rho1,
@@ -173,6 +192,9 @@ class Theorem1:
             "floor1": self.epsilon / (8 * scale.most) ** 0.5,
             "floor2": self.epsilon / (8 * n) ** 0.5,
         }
+
+    def relevelled(self, constants: Constants, losses: Array) -> Constants:
+        return {**constants, "level": float(np.median(losses))}
 
     def _fade(self, constants: Constants, t: int, which: int, power: float = 1 / 6) -> float:
         rho, floor = constants[f"rho{which}"], constants[f"floor{which}"]
@@ -184,13 +206,13 @@ class Theorem1:
         spread = rho1 * planes + rho2 * n + 8 * self.gamma * regular
         return 2.0 / (L + L * L * spread)
 
-    def rates(self, constants: Constants, t: int, planes: int, n: int) -> Rates:
+    def rates(self, constants: Constants, t: int, planes: int, n: int, active: int) -> Rates:
         c1, c2 = self._fade(constants, t, 1), self._fade(constants, t, 2)
         eta = self._eta(constants, planes, n, c1, c2)
-        return Rates(self.kappa, eta, eta, constants["rho1"], constants["rho2"], c1, c2)
+        return Rates(eta, eta, constants["rho1"], constants["rho2"], c1, c2)
 
     def worker_rate(
-        self, constants: Constants, t: int, planes: int, n: int, *, weight: float, curvature: float
+        self, constants: Constants, t: int, planes: int, n: int, member: Member
     ) -> float:
         if self.until is None or t < self.until:
             c1, c2 = self._fade(constants, t, 1), self._fade(constants, t, 2)
@@ -202,4 +224,4 @@ class Theorem1:
         L, rho1 = constants["L"], constants["rho1"]
         c1 = self._fade(constants, t, 1, 1 / 4)
         eta = 2.0 / (L + L * L * planes * (rho1 + 8 * self.gamma / (rho1 * c1 * c1)))
-        return eta, Rates(self.kappa, eta, eta, rho1, constants["rho2"], c1, 0.0)
+        return eta, Rates(eta, eta, rho1, constants["rho2"], c1, 0.0)

@@ -50,10 +50,18 @@ class Scale:
 
 
 @dataclass(frozen=True)
-class Rates:
-    """The numbers of one master iteration."""
+class Member:
+    """One worker, as its step size sees it: max(pi_j, q_j), L_j, and its reports so far."""
 
-    kappa: float
+    weight: float
+    curvature: float
+    reports: int
+
+
+@dataclass(frozen=True)
+class Rates:
+    """The numbers of one master iteration, besides kappa, which is among the constants."""
+
     eta_z: float
     eta_h: float
     rho1: float
@@ -82,14 +90,19 @@ class Preset(Protocol):
     def averaging(self, t: int) -> float:
         """Weight of the newest z in model(master); 1: the newest z itself."""
 
-    def constants(self, scale: Scale) -> Constants: ...
+    def constants(self, scale: Scale) -> Constants:
+        """What stays: `kappa`, and whatever else the preset needs."""
 
-    def rates(self, constants: Constants, t: int, planes: int, n: int) -> Rates: ...
+    def relevelled(self, constants: Constants, losses: Array) -> Constants:
+        """The constants after another look at the losses, each time the planes are revised."""
+
+    def rates(self, constants: Constants, t: int, planes: int, n: int, active: int) -> Rates:
+        """Of the step t -> t + 1 with n workers present, `active` of them in Q."""
 
     def worker_rate(
-        self, constants: Constants, t: int, planes: int, n: int, *, weight: float, curvature: float
+        self, constants: Constants, t: int, planes: int, n: int, member: Member
     ) -> float:
-        """a_w for a worker whose loss counts `weight`."""
+        """a_w in the next task of one worker."""
 
     def central_rates(self, constants: Constants, t: int, planes: int) -> tuple[float, Rates]:
         """eta_w and the rates of the centralised algorithm (Appendix D)."""

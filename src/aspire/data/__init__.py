@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from aspire.data import daily_sports, fashion_mnist, person_activity, sc_ma, shl
 from aspire.data.cache import cached
 from aspire.data.federation import Federation, Standard
-from aspire.data.files import Missing, data_folder
+from aspire.data.files import DAMAGE, Missing, data_folder
 from aspire.data.reader import Reader, federation
 
-__all__ = ["READERS", "Federation", "Missing", "Standard", "load", "reader"]
+__all__ = ["READERS", "Federation", "Missing", "Standard", "files_of", "load", "reader"]
 
 READERS: dict[str, Reader] = {
     module.READER.name: module.READER
@@ -33,15 +34,24 @@ def load(
     seed       of the random split, and of who gets what where sites mix groups
     raw        inputs as they were measured; `standard` of the result transforms them
     """
-    chosen = reader(name)
-    folder = data_folder(data) / chosen.folder
+    chosen, paths = reader(name), files_of(name, data)
     try:
-        paths = chosen.find(folder)
+        arrays = cached(name, paths, lambda: chosen.read(paths))
+    except DAMAGE as error:
+        raise ValueError(
+            f"{name}: a file is damaged ({error}). To see which: aspire data verify {name}"
+        ) from error
+    return federation(chosen, arrays, protocol=protocol, seed=seed, raw=raw)
+
+
+def files_of(name: str, data: str | Path | None = None) -> Sequence[Path]:
+    """The files that `load` reads; Missing says which command gets them."""
+    chosen = reader(name)
+    try:
+        return chosen.find(data_folder(data) / chosen.folder)
     except Missing as error:
         given = "" if data is None else f" --data {data}"
         raise Missing(f"{name}: {error}. Get it with: aspire data fetch {name}{given}") from None
-    arrays = cached(name, paths, lambda: chosen.read(paths))
-    return federation(chosen, arrays, protocol=protocol, seed=seed, raw=raw)
 
 
 def reader(name: str) -> Reader:

@@ -37,7 +37,8 @@ SEGMENTS = range(3, 61, 3)  # every third of sixty: 5 s each, in order of time
 LATE = 51  # this segment and those after it: the last fifth of each five minutes
 ROWS, CHANNELS = 125, 9
 PLACEMENTS = ("torso", "right arm", "left arm", "right leg", "left leg")
-# What each site gets of the rows of each placement: five hold mostly arms and torso, one mostly legs
+# What each site gets of the rows of each placement: five sites hold mostly torso and arms, the
+# sixth mostly legs, so that even weights leave it behind (docs/data.md)
 SHARES = (
     (0.40, 0.05, 0.05, 0.02, 0.02),
     (0.20, 0.40, 0.10, 0.02, 0.02),

@@ -52,8 +52,8 @@ def standard(
     """
     parts = list(sites)
     count = sum(part.count for part in parts)
-    mean = unit * sum(part.total for part in parts) / count
-    squares = unit**2 * sum(part.squares for part in parts) / count
+    mean = unit / count * np.sum([part.total for part in parts], axis=0)
+    squares = unit**2 / count * np.sum([part.squares for part in parts], axis=0)
     std = np.sqrt(np.maximum(squares - mean**2, 0.0))
     std = np.maximum(std, floor * std[:scaled].mean())
     std[std == 0.0] = 1.0

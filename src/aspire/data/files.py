@@ -6,19 +6,17 @@ import gzip
 import lzma
 import os
 import sys
-from collections.abc import Callable
+import tarfile
+import zlib
 from pathlib import Path
-from typing import IO, Any
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-Opener = Callable[[Path], IO[bytes]]
-OPENERS: dict[str, Opener] = {
-    "": lambda path: path.open("rb"),
-    ".gz": lambda path: gzip.open(path, "rb"),
-    ".xz": lambda path: lzma.open(path, "rb"),
-}
+ENDINGS = ("", ".gz", ".xz")
+# What a damaged file raises on reading, besides ValueError
+DAMAGE = (OSError, EOFError, zlib.error, lzma.LZMAError, tarfile.TarError)
 
 
 class Missing(ValueError):
@@ -46,11 +44,11 @@ def data_folder(data: str | Path | None) -> Path:
 
 def look_for(folder: Path, name: str) -> Path | None:
     """The file `name`, plain or compressed, in the folder or else anywhere below it."""
-    for ending in OPENERS:
+    for ending in ENDINGS:
         if (folder / (name + ending)).is_file():
             return folder / (name + ending)
     below = {path.name: path for path in sorted(folder.rglob(name + "*")) if path.is_file()}
-    return next((below[name + ending] for ending in OPENERS if name + ending in below), None)
+    return next((below[name + ending] for ending in ENDINGS if name + ending in below), None)
 
 
 def find(folder: Path, name: str) -> Path:
@@ -61,13 +59,15 @@ def find(folder: Path, name: str) -> Path:
     return path
 
 
-def opened(path: Path) -> IO[bytes]:
+def opened(path: Path) -> BinaryIO:
     """The bytes of a file, decompressed."""
-    return OPENERS[path.suffix if path.suffix in OPENERS else ""](path)
+    if path.suffix == ".gz":
+        return cast(BinaryIO, gzip.open(path, "rb"))
+    return cast(BinaryIO, lzma.open(path, "rb")) if path.suffix == ".xz" else path.open("rb")
 
 
 def plain_name(path: Path) -> str:
-    return path.stem if path.suffix in OPENERS else path.name
+    return path.stem if path.suffix in ENDINGS else path.name
 
 
 def numbers(source: Any, where: Path, **options: Any) -> NDArray[np.float64]:

@@ -59,8 +59,9 @@ def read(paths: Sequence[Path]) -> Arrays:
         lines = file.read().decode("ascii").splitlines()
     rows = [line.split(",") for line in lines[0 if official else 1 :] if line]
     width = 8 if official else 6
-    if bad := next((i for i, row in enumerate(rows) if len(row) != width), None):
-        raise ValueError(f"{path}: row {bad} has {len(rows[bad])} columns: expected {width}")
+    bad = next((row for row in rows if len(row) != width), None)
+    if bad is not None:
+        raise ValueError(f"{path}: {','.join(bad)!r} has {len(bad)} columns: expected {width}")
     columns = [[row[c] for row in rows] for c in COLUMNS[OFFICIAL if official else SHORT]]
     sequence, tags, activity = columns[0], columns[1], columns[5]
     xyz = numbers([",".join(cells) for cells in zip(*columns[2:5], strict=True)], path,

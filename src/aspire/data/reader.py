@@ -75,7 +75,9 @@ def federation(
     )
 
 
-def divide(reader: Reader, arrays: Arrays, protocol: str, seed: int) -> dict[str, dict[str, Indices]]:
+def divide(
+    reader: Reader, arrays: Arrays, protocol: str, seed: int
+) -> dict[str, dict[str, Indices]]:
     """The rows of each site's train and test part."""
     if protocol not in reader.splits:
         known = " or ".join(repr(name) for name in reader.splits)

@@ -7,15 +7,15 @@ worker, master state, factory, init, absorb.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
 from aspire.core.equations import clip, project_simplex
-from aspire.methods import rounds
+from aspire.methods import arguments, rounds, state
 from aspire.methods.descent import GRADIENT, gradient_at, weighted_gradient
-from aspire.methods.rounds import Ask, Kind, State
-from aspire.types import Event, Facts, Info, Method, Report, Task
+from aspire.methods.state import Ask, Kind, State
+from aspire.types import Facts, Method, Report, Task
 
 # ------------------------------------------- worker: descent.gradient_at; master: State, no more
 
@@ -37,7 +37,7 @@ def afl(
     average       model(master) is the running mean of w
     """
     rates = {"rate": rate, "rate_weights": rate_weights}
-    settings = rounds.check({"quorum": quorum}, rates)
+    settings = arguments.check({"quorum": quorum}, rates)
     if not limit > 0:
         raise ValueError(f"limit={limit}: expected a positive number")
     rules = Rules(rate, rate_weights, limit, quorum, average)
@@ -45,10 +45,10 @@ def afl(
         name="afl",
         settings={**settings, "limit": limit, "average": average},
         init=rules.init,
-        work=partial(gradient_at, power=rounds.POWER if rate is None else 0),
-        absorb=rules.absorb,
-        model=rounds.model,
-        weights=lambda master: master.weights,
+        work=partial(gradient_at, power=arguments.POWER if rate is None else 0),
+        absorb=partial(rounds.absorb, rules),
+        model=state.model,
+        weights=lambda master: master.weights.copy(),
         planes=lambda master: 0,
     )
 
@@ -70,21 +70,18 @@ class Rules:
     # ------------------------------------------------------------ init
 
     def init(self, facts: Facts, seed: int) -> tuple[State, list[Task]]:
-        even = rounds.prior_over(facts.sites, None)
-        master = State(**rounds.fields(facts, seed, even, self.quorum))
-        return master, rounds.probes(master, facts)
+        even = arguments.prior_over(facts.sites, None)
+        master = State(**state.fields(facts, seed, even, self.quorum))
+        return master, state.probes(master, facts)
 
     def constants(self, master: State) -> dict[str, float]:
-        ascent = self.rate_weights or 0.05 / rounds.first_loss(master)
-        return {"rate": rounds.first_rate(master, self.rate), "rate_weights": ascent}
+        ascent = self.rate_weights or 0.05 / arguments.first_loss(master)
+        return {"rate": arguments.first_rate(master, self.rate), "rate_weights": ascent}
 
     # ------------------------------------------------------------ absorb
 
-    def absorb(self, master: State, events: Sequence[Event]) -> tuple[State, list[Task], list[Info]]:
-        return rounds.absorb(self, master, events)
-
     def ask(self, master: State) -> Ask:
-        return Ask("gradient", rounds.free(master), {"w": rounds.model(master, master.w)})
+        return Ask("gradient", state.free(master), {"w": state.model(master, master.w)})
 
     def close(self, master: State, reports: list[Report]) -> Ask | None:
         """w <- clip(w - g_w sum_j lam_j grad f_j(w));  lam <- project_simplex(lam + g_l f(w)).

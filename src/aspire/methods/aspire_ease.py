@@ -20,7 +20,7 @@ from torch import Tensor
 
 from aspire.core import equations, planes, pull, stationarity
 from aspire.core.presets import Auto
-from aspire.core.schedules import Constants, Preset, Scale
+from aspire.core.schedules import Constants, Member, Preset, Rates, Scale
 from aspire.methods.worker import PASSES, loss_is_due, probe
 from aspire.sets import CDNorm, UncertaintySet
 from aspire.types import (
@@ -292,7 +292,7 @@ class Rules:
         self.restrict(master)
         master.planes = planes.only(master.prior, master.f)
         master.constants = self.preset.constants(self.scale(master))
-        rates = self.preset.rates(master.constants, 0, 1, master.n)
+        rates = self.rates(master, min(self.quorum, master.n))
         h = float(master.planes.F[0]) - rates.c1
         master.h = h if self.preset.simplex else min(max(h, 0.0), self.preset.limits.a2)
         self.expect_pull(master, np.flatnonzero(master.present))
@@ -345,8 +345,8 @@ class Rules:
         else:
             master.planes = planes.only(master.prior, master.f)
         self.expect_pull(master, np.array([j]))
-        needed = self.preset.constants(self.scale(master)).get("kappa", 0.0)
-        if needed > master.constants.get("kappa", math.inf):
+        needed = self.preset.constants(self.scale(master))["kappa"]
+        if needed > master.constants["kappa"]:
             master.constants = {**master.constants, "kappa": needed}
             infos.append(Noted(master.t, f"kappa raised to {needed:.6g} for worker {j}"))
 
@@ -377,10 +377,17 @@ class Rules:
         master.distance[workers] = rates * master.prior[workers] * master.slope[workers]
 
     def worker_rate(self, master: Master, j: int, pi: float = 0.0) -> float:
+        member = Member(
+            weight=max(pi, float(master.prior[j])),
+            curvature=float(master.curvature[j]),
+            reports=int(master.draws[j]) // self.local_steps,
+        )
         return self.preset.worker_rate(
-            master.constants, master.t, len(master.planes), master.n,
-            weight=max(pi, float(master.prior[j])), curvature=float(master.curvature[j]),
-        )  # fmt: skip
+            master.constants, master.t, len(master.planes), master.n, member
+        )
+
+    def rates(self, master: Master, active: int) -> Rates:
+        return self.preset.rates(master.constants, master.t, len(master.planes), master.n, active)
 
     def quorum_met(self, master: Master) -> bool:
         """At least S of the present have reported, and no other is tau iterations behind."""
@@ -399,7 +406,7 @@ class Rules:
         workers = np.array(sorted(master.pending), dtype=np.int64)
         reports = [master.pending[int(j)] for j in workers]
         index = torch.from_numpy(workers)
-        rates = self.preset.rates(master.constants, master.t, len(master.planes), master.n)
+        rates = self.rates(master, len(workers))
         limits = self.preset.limits
         w = torch.stack([report.vectors["w"] for report in reports])
         far = np.zeros(len(workers), dtype=bool)
@@ -412,9 +419,9 @@ class Rules:
         master.w[index] = w
         master.z = equations.z_step(
             master.z, master.sum_phi, master.sum_w,
-            n=master.n, kappa=rates.kappa, rate=rates.eta_z, limit=limits.a1,
+            n=master.n, kappa=master.constants["kappa"], rate=rates.eta_z, limit=limits.a1,
         )  # fmt: skip
-        lam_before = self.dual_step(master, workers, reports)
+        lam_before = self.dual_step(master, workers, reports, rates)
         old = master.phi[index]
         phi = equations.phi_step(
             old, master.z.to(w.dtype), w, c2=rates.c2, rate=rates.rho2, limit=limits.a4
@@ -435,9 +442,10 @@ class Rules:
             self.rebuild_sums(master)
         tasks.extend(self.step_tasks(master, workers, resend=far))
 
-    def dual_step(self, master: Master, workers: NDArray[np.int64], reports: list[Report]) -> Array:
+    def dual_step(
+        self, master: Master, workers: NDArray[np.int64], reports: list[Report], rates: Rates
+    ) -> Array:
         """The new losses, then (13) and (14) or their simplex form. Returns the old lam."""
-        rates = self.preset.rates(master.constants, master.t, len(master.planes), master.n)
         limits, old = self.preset.limits, master.f[workers]
         new = np.array([r.scalars.get("loss", f) for r, f in zip(reports, old, strict=True)])
         master.f[workers] = new
@@ -459,12 +467,14 @@ class Rules:
         due = (master.t + 1) % self.preset.every(master.n) == 0
         if not due or master.t >= (self.plane_iterations or math.inf):
             return
-        worst = master.uncertainty.worst_case(master.f[master.present])
+        f = master.f[master.present]
+        master.constants = self.preset.relevelled(master.constants, f)
+        worst = master.uncertainty.worst_case(f)
         before = len(master.planes)
         master.planes = planes.ease(
             master.planes, lam_before, master.f, planes.spread(worst, master.present),
             most=self.max_planes, drop=self.drop, simplex=self.preset.simplex,
-            tolerance=1e-9 * master.constants["f0"],
+            tolerance=1e-9 * master.constants["level"],
         )  # fmt: skip
         if len(master.planes) != before:
             infos.append(Noted(master.t, f"planes {before} -> {len(master.planes)}"))
@@ -492,7 +502,7 @@ class Rules:
         resend: NDArray[np.bool_] | None = None,
     ) -> list[Task]:
         """v_j = phi_j + kappa z and pi_j; w_j too where the worker's own differs from ours."""
-        kappa = self.preset.rates(master.constants, master.t, len(master.planes), master.n).kappa
+        kappa = master.constants["kappa"]
         index = torch.from_numpy(workers)
         v = master.phi[index] + kappa * master.z.to(master.phi.dtype)
         pi = master.planes.pi(workers)
@@ -516,17 +526,17 @@ class Rules:
     ) -> float:
         """Definition 1 at the present state, with full-data gradients and losses."""
         here = np.flatnonzero(master.present)
-        rates = self.preset.rates(master.constants, master.t, len(master.planes), master.n)
+        rates = self.rates(master, min(self.quorum, master.n))
         limits, pi = self.preset.limits, master.planes.pi(here)
         f = np.zeros(len(master.f))
-        slope_z = master.sum_phi + rates.kappa * (master.n * master.z - master.sum_w)
+        slope_z = master.sum_phi + master.constants["kappa"] * (master.n * master.z - master.sum_w)
         squares = [stationarity.squared_block(master.z, slope_z, rates.eta_z, limits.a1)]
         for row, j in enumerate(int(j) for j in here):
             w, phi = master.w[j].double(), master.phi[j].double()
             f[j] = loss(j, master.w[j])
             rate = self.worker_rate(master, j, float(pi[row]))
             slope = float(pi[row]) * gradient(j, master.w[j]).double() - phi
-            slope += rates.kappa * (w - master.z)
+            slope += master.constants["kappa"] * (w - master.z)
             squares.append(stationarity.squared_block(w, slope, rate, limits.a1))
             squares.append(stationarity.squared_block(phi, w - master.z, rates.rho2, limits.a4))
         A = master.planes

@@ -196,10 +196,11 @@ class Rules:
             )
         master.planes = planes.Planes(A.P, lam, F)
         if (t + 1) % self.preset.every(1) == 0 and t < (self.plane_iterations or math.inf):
+            master.constants = self.preset.relevelled(master.constants, master.f)
             worst = master.uncertainty.worst_case(master.f)
             master.planes = planes.ease(
                 master.planes, A.lam, master.f, worst, most=self.max_planes, drop=self.drop,
-                simplex=self.preset.simplex, tolerance=1e-9 * master.constants["f0"],
+                simplex=self.preset.simplex, tolerance=1e-9 * master.constants["level"],
             )  # fmt: skip
 
     def gap(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from aspire.methods.rounds import Kind, State
+from aspire.methods.state import Kind, State
 from aspire.methods.worker import PASSES, loss_is_due, probe
 from aspire.types import Array, Local, Report, Task
 

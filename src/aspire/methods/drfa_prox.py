@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from aspire.core.equations import project_simplex
-from aspire.methods import descent, draws, rounds
-from aspire.methods.rounds import Ask, Kind, State
+from aspire.methods import arguments, descent, draws, rounds, state
+from aspire.methods.state import Ask, Kind, State
 from aspire.methods.worker import probe
-from aspire.types import Array, Event, Facts, Info, Local, Method, Report, Task
+from aspire.types import Array, Facts, Local, Method, Report, Task
 
 # ---------------------------------------------------------------- worker
 
@@ -37,9 +37,7 @@ def work(
         w, local, draws=int(scalars["draws"]), steps=local_steps, rate=scalars["rate"]
     )
     vectors = {"w": path[-1], "w_s": path[int(scalars["s"]) - 1]}
-    return None, Report(
-        task.worker, task.id, vectors, descent.cost(local, gradients=local_steps)
-    )
+    return None, Report(task.worker, task.id, vectors, descent.cost(local, gradients=local_steps))
 
 
 # ---------------------------------------------------------------- master: State, nothing more
@@ -69,21 +67,19 @@ def drfa_prox(
     """
     counts = {"local_steps": local_steps, "sampled": sampled, "quorum": quorum}
     rates = {"rate": rate, "rate_weights": rate_weights}
-    settings = rounds.check(counts, rates)
+    settings = arguments.check(counts, rates)
     if regularisation is not None and not 0 <= regularisation < np.inf:
         raise ValueError(f"regularisation={regularisation}: expected a number of at least 0")
-    rules = Rules(
-        local_steps, rate, rate_weights, regularisation, sampled, prior, quorum, average
-    )
+    rules = Rules(local_steps, rate, rate_weights, regularisation, sampled, prior, quorum, average)
     return Method(
         name="drfa-prox",
         settings={**settings, "regularisation": regularisation, "prior": prior}
         | {"average": average},
         init=rules.init,
-        work=partial(work, local_steps=local_steps, power=rounds.POWER if rate is None else 0),
-        absorb=rules.absorb,
-        model=rounds.model,
-        weights=lambda master: master.weights,
+        work=partial(work, local_steps=local_steps, power=arguments.POWER if rate is None else 0),
+        absorb=partial(rounds.absorb, rules),
+        model=state.model,
+        weights=lambda master: master.weights.copy(),
         planes=lambda master: 0,
     )
 
@@ -109,32 +105,29 @@ class Rules:
     # ------------------------------------------------------------ init
 
     def init(self, facts: Facts, seed: int) -> tuple[State, list[Task]]:
-        q = rounds.prior_over(facts.sites, self.prior)
-        master = State(**rounds.fields(facts, seed, q, self.quorum))
-        return master, rounds.probes(master, facts)
+        q = arguments.prior_over(facts.sites, self.prior)
+        master = State(**state.fields(facts, seed, q, self.quorum))
+        return master, state.probes(master, facts)
 
     def constants(self, master: State) -> dict[str, float]:
-        f0, mu = rounds.first_loss(master), self.regularisation
+        f0, mu = arguments.first_loss(master), self.regularisation
         return {
-            "rate": rounds.first_rate(master, self.rate),
+            "rate": arguments.first_rate(master, self.rate),
             "rate_weights": self.rate_weights or 0.05 / (self.local_steps * f0),
             "regularisation": 0.1 * f0 if mu is None else mu,
         }
 
     # ------------------------------------------------------------ absorb
 
-    def absorb(self, master: State, events: Sequence[Event]) -> tuple[State, list[Task], list[Info]]:
-        return rounds.absorb(self, master, events)
-
     def ask(self, master: State) -> Ask:
         """m draws with replacement by lam, and s uniform in 1..K."""
         m = self.sampled or int(master.present.sum())
         workers, counts = draws.weighted(
-            master.seed, master.t, rounds.free(master), master.weights, m
+            master.seed, master.t, state.free(master), master.weights, m
         )
         s = draws.step(master.seed, master.t, self.local_steps)
         scalars = {"rate": master.constants["rate"], "s": float(s)}
-        return Ask("local", workers, {"w": rounds.model(master, master.w)}, scalars, counts)
+        return Ask("local", workers, {"w": state.model(master, master.w)}, scalars, counts)
 
     def close(self, master: State, reports: list[Report]) -> Ask | None:
         """w <- mean of the ends, then the losses of m others at w_s, the mean of the iterates."""
@@ -142,9 +135,9 @@ class Rules:
             self.lam_step(master, reports)
             return None
         master.w = mean(master, reports, "w")
-        w_s = {"w": rounds.model(master, mean(master, reports, "w_s"))}
+        w_s = {"w": state.model(master, mean(master, reports, "w_s"))}
         m = self.sampled or int(master.present.sum())
-        others = draws.even(master.seed, master.t, rounds.free(master), m)
+        others = draws.even(master.seed, master.t, state.free(master), m)
         return Ask("snapshot", others, w_s)
 
     def lam_step(self, master: State, reports: list[Report]) -> None:
@@ -156,7 +149,7 @@ class Rules:
         v = np.zeros(len(master.f))
         for report in reports:
             v[report.worker] = report.scalars["loss"] * int(here.sum()) / len(reports)
-        q = rounds.restricted(master.prior, here)
+        q = state.restricted(master.prior, here)
         drawn = step * master.constants["regularisation"]
         target = (master.weights + step * v + drawn * q) / (1.0 + drawn)
         master.weights[here] = project_simplex(target[here])[0]

@@ -13,10 +13,10 @@ from functools import partial
 
 import torch
 
-from aspire.methods import descent, rounds
-from aspire.methods.rounds import Ask, Kind, State
+from aspire.methods import arguments, descent, rounds, state
+from aspire.methods.state import Ask, Kind, State
 from aspire.methods.worker import probe
-from aspire.types import Array, Event, Facts, Info, Local, Method, Report, Task
+from aspire.types import Array, Facts, Local, Method, Report, Task
 
 # ---------------------------------------------------------------- worker
 
@@ -51,16 +51,16 @@ def fedavg(
     quorum       S, answers that close a round; None: all
     average      model(master) is the running mean of w
     """
-    settings = rounds.check({"local_steps": local_steps, "quorum": quorum}, {"rate": rate})
+    settings = arguments.check({"local_steps": local_steps, "quorum": quorum}, {"rate": rate})
     rules = Rules(local_steps, rate, prior, quorum, average)
     return Method(
         name="fedavg",
         settings={**settings, "prior": prior, "average": average},
         init=rules.init,
-        work=partial(work, local_steps=local_steps, power=rounds.POWER if rate is None else 0),
-        absorb=rules.absorb,
-        model=rounds.model,
-        weights=lambda master: master.weights,
+        work=partial(work, local_steps=local_steps, power=arguments.POWER if rate is None else 0),
+        absorb=partial(rounds.absorb, rules),
+        model=state.model,
+        weights=lambda master: master.weights.copy(),
         planes=lambda master: 0,
     )
 
@@ -82,21 +82,18 @@ class Rules:
     # ------------------------------------------------------------ init
 
     def init(self, facts: Facts, seed: int) -> tuple[State, list[Task]]:
-        q = rounds.prior_over(facts.sites, self.prior)
-        master = State(**rounds.fields(facts, seed, q, self.quorum))
-        return master, rounds.probes(master, facts)
+        q = arguments.prior_over(facts.sites, self.prior)
+        master = State(**state.fields(facts, seed, q, self.quorum))
+        return master, state.probes(master, facts)
 
     def constants(self, master: State) -> dict[str, float]:
-        return {"rate": rounds.first_rate(master, self.rate)}
+        return {"rate": arguments.first_rate(master, self.rate)}
 
     # ------------------------------------------------------------ absorb
 
-    def absorb(self, master: State, events: Sequence[Event]) -> tuple[State, list[Task], list[Info]]:
-        return rounds.absorb(self, master, events)
-
     def ask(self, master: State) -> Ask:
-        w = {"w": rounds.model(master, master.w)}
-        return Ask("local", rounds.free(master), w, dict(master.constants))
+        w = {"w": state.model(master, master.w)}
+        return Ask("local", state.free(master), w, dict(master.constants))
 
     def close(self, master: State, reports: list[Report]) -> Ask | None:
         """w <- sum_j q_j w_j / sum_j q_j over those who answered."""

@@ -12,9 +12,9 @@ from functools import partial
 
 import numpy as np
 
-from aspire.methods import rounds
+from aspire.methods import arguments, rounds, state
 from aspire.methods.fedavg import work  # the worker: K steps from the master's w
-from aspire.methods.rounds import Ask, Kind, State
+from aspire.methods.state import Ask, Kind, State
 from aspire.types import Event, Facts, Info, Method, Report, Task
 
 # ---------------------------------------------------------------- master: State, nothing more
@@ -32,16 +32,16 @@ def ind(
     """
     if site != int(site) or site < 0:
         raise ValueError(f"site={site}: expected the number of a site, from 0")
-    settings = rounds.check({"local_steps": local_steps}, {"rate": rate})
+    settings = arguments.check({"local_steps": local_steps}, {"rate": rate})
     rules = Rules(site, local_steps, rate, average)
     return Method(
         name="ind",
         settings={"site": site, **settings, "average": average},
         init=rules.init,
-        work=partial(work, local_steps=local_steps, power=rounds.POWER if rate is None else 0),
+        work=partial(work, local_steps=local_steps, power=arguments.POWER if rate is None else 0),
         absorb=rules.absorb,
-        model=rounds.model,
-        weights=lambda master: master.weights,
+        model=state.model,
+        weights=lambda master: master.weights.copy(),
         planes=lambda master: 0,
     )
 
@@ -67,24 +67,26 @@ class Rules:
             raise ValueError(f"site={self.site}: expected 0 to {facts.sites - 1}")
         alone = np.zeros(facts.sites)
         alone[self.site] = 1.0
-        master = State(**rounds.fields(facts, seed, alone))
+        master = State(**state.fields(facts, seed, alone))
         here = facts.present is None or self.site in facts.present
-        return master, rounds.probes(master, replace(facts, present=(self.site,) if here else ()))
+        return master, state.probes(master, replace(facts, present=(self.site,) if here else ()))
 
     def constants(self, master: State) -> dict[str, float]:
-        return {"rate": rounds.first_rate(master, self.rate)}
+        return {"rate": arguments.first_rate(master, self.rate)}
 
     # ------------------------------------------------------------ absorb
 
-    def absorb(self, master: State, events: Sequence[Event]) -> tuple[State, list[Task], list[Info]]:
+    def absorb(
+        self, master: State, events: Sequence[Event]
+    ) -> tuple[State, list[Task], list[Info]]:
         """The other sites may come and go: that is nothing to this method."""
         others = set(range(len(master.f))) - {self.site}
         mine = [e for e in events if isinstance(e, Report) or e.worker not in others]
         return rounds.absorb(self, master, mine)
 
     def ask(self, master: State) -> Ask:
-        w = {"w": rounds.model(master, master.w)}
-        return Ask("local", rounds.free(master), w, dict(master.constants))
+        w = {"w": state.model(master, master.w)}
+        return Ask("local", state.free(master), w, dict(master.constants))
 
     def close(self, master: State, reports: list[Report]) -> Ask | None:
         master.w = reports[0].vectors["w"].double()

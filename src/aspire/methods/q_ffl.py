@@ -6,17 +6,17 @@ Li, Sanjabi, Beirami, Smith: Fair Resource Allocation in Federated Learning, ICL
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 import torch
 
-from aspire.methods import descent, rounds
-from aspire.methods.rounds import Ask, Kind, State
+from aspire.methods import arguments, descent, rounds, state
+from aspire.methods.state import Ask, Kind, State
 from aspire.methods.worker import loss_is_due, probe
-from aspire.types import Array, Event, Facts, Info, Local, Method, Report, Task
+from aspire.types import Array, Facts, Local, Method, Report, Task
 
 FLOOR = 1e-10  # a loss below it counts as this: F^(q-1) needs a positive F
 
@@ -57,7 +57,7 @@ def q_ffl(
     quorum       S, answers that close a round; None: all
     average      model(master) is the running mean of w
     """
-    settings = rounds.check({"local_steps": local_steps, "quorum": quorum}, {"rate": rate})
+    settings = arguments.check({"local_steps": local_steps, "quorum": quorum}, {"rate": rate})
     if not 0 <= q < np.inf:
         raise ValueError(f"q={q}: expected a number of at least 0")
     rules = Rules(q, local_steps, rate, quorum, average)
@@ -65,10 +65,10 @@ def q_ffl(
         name="q-ffl",
         settings={"q": q, **settings, "average": average},
         init=rules.init,
-        work=partial(work, local_steps=local_steps, power=rounds.POWER if rate is None else 0),
-        absorb=rules.absorb,
-        model=rounds.model,
-        weights=lambda master: master.weights,
+        work=partial(work, local_steps=local_steps, power=arguments.POWER if rate is None else 0),
+        absorb=partial(rounds.absorb, rules),
+        model=state.model,
+        weights=lambda master: master.weights.copy(),
         planes=lambda master: 0,
     )
 
@@ -90,21 +90,18 @@ class Rules:
     # ------------------------------------------------------------ init
 
     def init(self, facts: Facts, seed: int) -> tuple[State, list[Task]]:
-        even = rounds.prior_over(facts.sites, None)
-        master = State(**rounds.fields(facts, seed, even, self.quorum))
-        return master, rounds.probes(master, facts)
+        even = arguments.prior_over(facts.sites, None)
+        master = State(**state.fields(facts, seed, even, self.quorum))
+        return master, state.probes(master, facts)
 
     def constants(self, master: State) -> dict[str, float]:
-        return {"rate": rounds.first_rate(master, self.rate)}
+        return {"rate": arguments.first_rate(master, self.rate)}
 
     # ------------------------------------------------------------ absorb
 
-    def absorb(self, master: State, events: Sequence[Event]) -> tuple[State, list[Task], list[Info]]:
-        return rounds.absorb(self, master, events)
-
     def ask(self, master: State) -> Ask:
-        w = {"w": rounds.model(master, master.w)}
-        return Ask("local", rounds.free(master), w, dict(master.constants))
+        w = {"w": state.model(master, master.w)}
+        return Ask("local", state.free(master), w, dict(master.constants))
 
     def close(self, master: State, reports: list[Report]) -> Ask | None:
         """w <- w - sum_k F_k^q D_k / sum_k (q F_k^(q-1) |D_k|^2 + F_k^q / eta).
@@ -114,9 +111,10 @@ class Rules:
         """
         eta, q, F = master.constants["rate"], self.q, np.maximum(master.f, FLOOR)
         scale = F[[r.worker for r in reports]].max()
+        sent = state.model(master, master.w).double()
         top, bottom = torch.zeros_like(master.w), 0.0
         for report in reports:
-            D = (master.w - report.vectors["w"].double()) / eta
+            D = (sent - report.vectors["w"].double()) / eta
             ratio = F[report.worker] / scale
             top += ratio**q * D
             bottom += q * ratio ** (q - 1) / scale * float(D @ D) + ratio**q / eta

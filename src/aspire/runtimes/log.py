@@ -59,12 +59,16 @@ def event_record(event: Event) -> dict[str, Any]:
     return record
 
 
+def check_level(level: str) -> None:
+    if level not in LEVELS:
+        raise ValueError(f"log={level!r}: expected one of {', '.join(LEVELS)}")
+
+
 class EventLog:
     """Takes events one by one; `path` None keeps only the running hash."""
 
     def __init__(self, level: str = "digest", path: Path | None = None) -> None:
-        if level not in LEVELS:
-            raise ValueError(f"log={level!r}: expected one of {', '.join(LEVELS)}")
+        check_level(level)
         self.level, self.count = level, 0
         self._sha = hashlib.sha256()
         self._file: IO[str] | None = None

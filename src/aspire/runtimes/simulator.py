@@ -34,7 +34,7 @@ class Simulation:
     delays: Delays
     seed: int
     master: Any
-    log: EventLog
+    log: EventLog = field(default_factory=lambda: EventLog("off"))
     time: float = 0.0
     gradients: float = 0.0
     samples: float = 0.0
@@ -91,7 +91,6 @@ def begin(
     delays: Delays,
     absences: Iterable[Absence] = (),
     seed: int = 0,
-    log: EventLog | None = None,
 ) -> Simulation:
     """Everything up to the first event."""
     away, late = list(absences), set()
@@ -107,7 +106,7 @@ def begin(
         raise ValueError("every worker is absent at the start: expected at least one present")
     facts = Facts(len(problem.sites), problem.flat.start, present)
     master, tasks = method.init(facts, seed)
-    simulation = Simulation(method, problem, delays, seed, master, log or EventLog("off"))
+    simulation = Simulation(method, problem, delays, seed, master)
     for absence in away:
         if absence.leaves > 0:
             heapq.heappush(simulation.heap, (absence.leaves, LEAVE, absence.worker, 0, None))

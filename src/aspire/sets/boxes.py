@@ -57,35 +57,42 @@ class Box(UncertaintySet):
     def size(self) -> int | None:
         return np.shape(self.low)[0] if np.ndim(self.low) else None
 
+    def _bounds(self) -> tuple[Vec, Vec]:
+        low, high = np.asarray(self.low, np.float64), np.asarray(self.high, np.float64)
+        return low, np.minimum(high, 1.0)
+
     def nominal(self) -> Vec:
         self._need_size()
-        return nearest_to_uniform(np.asarray(self.low), np.minimum(self.high, 1.0))
+        return nearest_to_uniform(*self._bounds())
 
     def _bind(self, n: int) -> Self:
         return type(self)(np.full(n, self.low), np.full(n, self.high))
 
     def _argmax(self, f: Vec) -> Vec:
         """Start at the lower bounds and give the rest to the highest losses first."""
-        low, high = np.asarray(self.low), np.minimum(self.high, 1.0)
-        p: Vec = low + fill(f, high - low, 1 - low.sum())
+        low, high = self._bounds()
+        p = fill(f, high - low, 1 - low.sum())
+        p += low
         return p
 
     def _inside(self, p: Vec, tol: float) -> bool:
-        low, high = np.asarray(self.low), np.asarray(self.high)
+        low, high = self._bounds()
         return bool((p >= low - tol).all() and (p <= high + tol).all())
 
     def _upper(self) -> Vec:
         """u_j = min(upper_j, 1 - sum of the other lower bounds)."""
-        low, high = np.asarray(self.low), np.asarray(self.high)
-        return np.maximum(np.minimum(high, 1 - (low.sum() - low)), low)
+        low, high = self._bounds()
+        rest: Vec = 1 - (low.sum() - low)
+        return np.maximum(np.minimum(high, rest), low)
 
     def _keep(self, index: Index) -> Self:
         """Bounds divided by what the present sites hold of `nominal()`: never empty."""
         center = self.nominal()
         checks.renormalised(center, index)
         mass = center[index].sum()
-        low, high = np.asarray(self.low)[index] / mass, np.asarray(self.high)[index] / mass
-        return type(self)(np.minimum(low, high), np.minimum(high, 1.0))
+        low, high = self._bounds()
+        high = np.minimum(high[index] / mass, 1.0)
+        return type(self)(np.minimum(low[index] / mass, high), high)
 
     def __repr__(self) -> str:
         return f"Box(lower={checks.short(self.low)}, upper={checks.short(self.high)})"
@@ -113,7 +120,7 @@ class Simplex(UncertaintySet):
 
     def _argmax(self, f: Vec) -> Vec:
         """Uniform over the sites with the largest loss."""
-        top = (f == f.max()).astype(np.float64)
+        top = np.where(f == f.max(), 1.0, 0.0)
         top /= top.sum()
         return top
 

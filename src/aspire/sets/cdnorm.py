@@ -37,7 +37,8 @@ def largest_raises(r: Vec, room: Vec, budget: float) -> Vec:
     m, cost = without_own(k)
     next_r, next_room = np.append(r, np.inf)[k], np.append(room, 0.0)[k]
     rest = np.minimum(r - m, (budget - m / r - cost) / (1 / r + 1 / next_r))
-    return np.maximum(m + np.clip(rest, 0.0, next_room), 0.0)
+    m += np.clip(rest, 0.0, next_room)
+    return np.maximum(m, 0.0)
 
 
 @dataclass(frozen=True, repr=False, eq=False)

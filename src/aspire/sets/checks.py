@@ -12,6 +12,7 @@ Vec = NDArray[np.float64]
 Index = NDArray[np.intp]
 
 PRIOR_TOL = 1e-6  # how far a given prior may be from summing to one
+TINY = 1e-150  # smaller arguments count as 0, so that their squares and inverses stay finite
 SUM_TOL = 1e-9  # how far the bounds of a box may miss one
 
 
@@ -66,7 +67,7 @@ def number(name: str, value: Any, low: float = 0.0) -> float:
     array = floats(name, value)
     if array.ndim != 0 or array < low:
         raise ValueError(f"{name} must be one number >= {low:g}, got {short(array)}")
-    return float(array)
+    return float(array) if array > TINY else 0.0
 
 
 def numbers(name: str, value: Any) -> float | Vec:
@@ -76,6 +77,7 @@ def numbers(name: str, value: Any) -> float | Vec:
         raise ValueError(f"{name} must be a number or a vector, got shape {array.shape}")
     if (array < 0).any():
         raise ValueError(f"{name} must be >= 0, got {short(array) if array.ndim else float(array)}")
+    array[array <= TINY] = 0.0
     return array if array.ndim else float(array)
 
 
@@ -88,6 +90,7 @@ def distribution(value: Any) -> Vec | None:
         raise ValueError(f"prior must be None or a vector with one weight per site, got {value!r}")
     if (q < 0).any():
         raise ValueError(f"prior must be >= 0, got {short(q)}")
+    q[q <= TINY] = 0.0
     total = q.sum()
     if abs(total - 1) > PRIOR_TOL:
         raise ValueError(f"prior must sum to 1, got {short(q)} with sum {total:.9g}")

@@ -78,7 +78,7 @@ def _last_piece(g: Vec, q: Vec, v: Vec, radius: float) -> float:
 
 
 def diagonal_upper(q: Vec, v: Vec, radius: float) -> Vec:
-    """u_j = q_j + m_j: the others are lowered by min(q_i, lam v_i), which costs least per amount."""
+    """u_j = q_j + m_j: the others are lowered by min(q_i, lam v_i), the cheapest way."""
     order = np.argsort(q / v, kind="stable")
     u = q.copy()
     u[order] += np.minimum(_largest_raises(q[order], v[order], radius), q.sum() - q[order])

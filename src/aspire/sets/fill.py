@@ -23,6 +23,9 @@ def threshold(score: Vec, weight: Vec, amount: float) -> tuple[float, float]:
         score, weight, above = _narrow(score, weight, above, amount)
         if score.size > 0.9 * size:
             break
+    if score[0] == score[-1] and score.min() == score.max():  # ties only: nothing to sort
+        share = (amount - above) / max(float(weight.sum()), 1e-300)
+        return float(score[0]), min(max(share, 0.0), 1.0)
     order = np.argsort(score)[::-1]
     running = above + np.cumsum(weight[order])
     k = int(np.searchsorted(running, amount, side="right"))

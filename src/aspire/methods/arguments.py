@@ -1,0 +1,49 @@
+"""Arguments of the baselines: checked where they are given, guessed where they are None."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from aspire.core.schedules import positive, robust_curvature
+from aspire.methods.state import State
+from aspire.sets.checks import distribution
+from aspire.types import Array
+
+POWER = 12  # power iterations of a probe, where a rate is to be guessed
+
+
+def check(
+    counts: Mapping[str, int | None], rates: Mapping[str, float | None]
+) -> dict[str, int | float | None]:
+    """Refuse a count below one and a rate that is not positive, by name; give all of them back."""
+    for name, value in counts.items():
+        if value is not None and (value != int(value) or value < 1):
+            raise ValueError(f"{name}={value}: expected a whole number of at least 1")
+    positive(**{name: value for name, value in rates.items() if value is not None})
+    return {**counts, **rates}
+
+
+def prior_over(n: int, prior: Any) -> Array:
+    """q over n sites; None: even."""
+    q = distribution(prior)
+    if q is None:
+        return np.full(n, 1.0 / n)
+    if len(q) != n:
+        raise ValueError(f"prior has {len(q)} entries: expected one for each of the {n} sites")
+    return q
+
+
+def first_rate(master: State, rate: float | None) -> float:
+    """The given rate, or 1 / max_j L_j with L_j capped at 10 times the median."""
+    if rate is not None:
+        return rate
+    steepest = float(robust_curvature(master.curvature[master.present]).max())
+    return 1.0 / steepest if steepest > 0 else 1.0
+
+
+def first_loss(master: State) -> float:
+    """f_0, the median first loss; tiny where that is not positive."""
+    return max(float(np.median(master.f[master.present])), float(np.finfo(np.float64).tiny))

@@ -1,0 +1,123 @@
+"""What COVER and GCIVR share: min_w T log sum_j q_j exp(f_j(w)/T) as a composition psi(g(w)).
+
+g(w) = sum_j q_j g_j(w), g_j = exp(f_j/T), psi = T log. Both methods keep an estimate u of g and V
+of its gradient and take w <- w - eta psi'(u) V = w - eta T V/u. Every g_j is computed as
+exp((f_j - c)/T), c the largest known loss; u and V are rescaled when c changes.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from aspire.methods import arguments, state
+from aspire.methods.descent import cost
+from aspire.methods.state import Ask, Indices, Kind, Mask, State
+from aspire.methods.worker import probe
+from aspire.types import Array, Local, Report, Task
+
+KINDS = {
+    "checkpoint": Kind(1, ("g",), ("loss",)),
+    "difference": Kind(1, ("g", "g_before"), ("loss", "loss_before")),
+}
+SLACK = 50.0  # c falls by at most this many T in one step, so that no rescaling overflows
+
+# ---------------------------------------------------------------- worker
+
+
+def work(worker: None, task: Task, local: Local, *, power: int) -> tuple[None, Report]:
+    """Gradient and loss at w; for a 'difference' also at the w before, on the same batch."""
+    if task.kind == "probe":
+        return None, probe(task, local, power)
+    w, draw = task.vectors["w"], int(task.scalars["draws"])
+    vectors, losses = {"g": local.gradient(w, draw)}, {"loss": local.loss(w)}
+    if task.kind == "difference":
+        before = task.vectors["before"]
+        vectors["g_before"] = local.gradient(before, draw)
+        losses["loss_before"] = local.loss(before)
+    numbers = losses | cost(local, gradients=len(vectors), losses=len(losses))
+    return None, Report(task.worker, task.id, vectors, numbers)
+
+
+# ---------------------------------------------------------------- master
+
+
+@dataclass
+class Master(State):
+    """The estimates u and V, both times exp(-c/T)."""
+
+    u: float = 1.0
+    V: Tensor = field(default_factory=lambda: torch.zeros(0))
+    c: float = 0.0
+    before: Tensor = field(default_factory=lambda: torch.zeros(0))  # w of the last step
+    members: Mask = field(default_factory=lambda: np.zeros(0, dtype=bool))  # whom u and V are of
+
+
+def constants(master: State, temperature: float | None, rate: float | None) -> dict[str, float]:
+    """T: as given, or 0.2 f_0."""
+    T = temperature or 0.2 * arguments.first_loss(master)
+    return {"rate": arguments.first_rate(master, rate), "temperature": T}
+
+
+def stale(master: Master) -> bool:
+    """No estimates yet, or the sites have changed since: they have to be formed anew."""
+    return not np.array_equal(master.members, master.present)
+
+
+def ask(master: Master, kind: str, workers: Indices, counts: Array) -> Ask:
+    vectors = {"w": state.model(master, master.w)}
+    if kind == "difference":
+        vectors["before"] = state.model(master, master.before)
+    return Ask(kind, workers, vectors, counts=counts)
+
+
+def step(master: Master, reports: list[Report], a: float) -> None:
+    """u <- g(w) + (1 - a)(u - g(w_before)), V likewise; w <- w - eta T V/u.
+
+    g is the mean over the reports, by counts. a = 1 forgets the past: a checkpoint. u is kept
+    from falling below half of what the last known losses say.
+    """
+    T = master.constants["temperature"]
+    shift(master, reports, T)
+    share = master.counts[[r.worker for r in reports]]
+    share = share / share.sum()
+    u, V = value(master, reports, share, T, "")
+    if a < 1:
+        u_before, V_before = value(master, reports, share, T, "_before")
+        u += (1.0 - a) * (master.u - u_before)
+        V += (1.0 - a) * (master.V - V_before)
+    pull = state.restricted(master.prior, master.present)
+    pull[master.present] *= np.exp((master.f[master.present] - master.c) / T)
+    known = max(float(pull.sum()), float(np.finfo(np.float64).tiny))
+    master.weights = pull / known
+    master.u, master.V, master.before = max(u, 0.5 * known), V, master.w
+    master.w = master.w - master.constants["rate"] * T / master.u * V
+    master.members = master.present.copy()
+
+
+def shift(master: Master, reports: list[Report], T: float) -> None:
+    """c <- the largest known loss; u and V times exp((c_old - c_new)/T)."""
+    known = [float(master.f[master.present].max())]
+    known += [r.scalars["loss_before"] for r in reports if "loss_before" in r.scalars]
+    started = len(master.V) > 0
+    c = max(*known, master.c - SLACK * T) if started else max(known)
+    if started:
+        factor = math.exp((master.c - c) / T)
+        master.u, master.V = master.u * factor, master.V * factor
+    master.c = c
+
+
+def value(
+    master: Master, reports: list[Report], share: Array, T: float, when: str
+) -> tuple[float, Tensor]:
+    """g = sum_i s_i exp((f_i - c)/T) and its gradient sum_i s_i exp((f_i - c)/T) grad f_i / T."""
+    u, V = 0.0, torch.zeros_like(master.w)
+    for s, report in zip(share, reports, strict=True):
+        g = float(s) * math.exp((report.scalars[f"loss{when}"] - master.c) / T)
+        u += g
+        V += g / T * report.vectors[f"g{when}"].double()
+    return u, V

@@ -1,0 +1,94 @@
+"""COVER: recursive-momentum estimates for KL-regularised robust training.
+
+Qi, Guo, Xu, Jin, Yang: An Online Method for a Class of Distributionally Robust Optimization with
+Non-Convex Objectives, NeurIPS 2021 (Algorithm 1). Order of this file: worker, master state,
+factory, init, absorb.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from aspire.methods import arguments, composite, draws, rounds, state
+from aspire.methods.composite import Master, work
+from aspire.methods.state import Ask, Kind
+from aspire.types import Array, Facts, Method, Report, Task
+
+# ------------------------------------------- worker: composite.work; master: composite.Master
+
+
+def cover(
+    temperature: float | None = None,
+    rate: float | None = None,
+    *,
+    momentum: float = 0.1,
+    sampled: int = 1,
+    prior: Sequence[float] | Array | None = None,
+    average: bool = False,
+) -> Method:
+    """The method as a value.
+
+    temperature  T: small is nearer to the worst site; None: 0.2 f_0, f_0 the median first loss
+    rate         eta, the step of w; None: 0.5 / max_j L_j from the start-up probe
+    momentum     a, the weight of the newest evaluation in u and V, in (0, 1]
+    sampled      workers drawn a round, with replacement, by the prior
+    prior        q; None: even
+    average      model(master) is the running mean of w
+    """
+    settings = arguments.check({"sampled": sampled}, {"temperature": temperature, "rate": rate})
+    if not 0 < momentum <= 1:
+        raise ValueError(f"momentum={momentum}: expected a number above 0 and at most 1")
+    rules = Rules(temperature, rate, momentum, sampled, prior, average)
+    return Method(
+        name="cover",
+        settings={**settings, "momentum": momentum, "prior": prior, "average": average},
+        init=rules.init,
+        work=partial(work, power=arguments.POWER if rate is None else 0),
+        absorb=partial(rounds.absorb, rules),
+        model=state.model,
+        weights=lambda master: master.weights.copy(),
+        planes=lambda master: 0,
+    )
+
+
+@dataclass(frozen=True)
+class Rules:
+    """The arguments of `cover`, and the master's side of the method."""
+
+    temperature: float | None
+    rate: float | None
+    momentum: float
+    sampled: int
+    prior: Sequence[float] | Array | None
+    average: bool
+    quorum: None = None
+
+    @property
+    def kinds(self) -> Mapping[str, Kind]:
+        return composite.KINDS
+
+    # ------------------------------------------------------------ init
+
+    def init(self, facts: Facts, seed: int) -> tuple[Master, list[Task]]:
+        q = arguments.prior_over(facts.sites, self.prior)
+        master = Master(**state.fields(facts, seed, q))
+        return master, state.probes(master, facts)
+
+    def constants(self, master: Master) -> dict[str, float]:
+        return composite.constants(master, self.temperature, self.rate)
+
+    # ------------------------------------------------------------ absorb
+
+    def ask(self, master: Master) -> Ask:
+        """Workers drawn by q; the first of all gives u and V their first values."""
+        q = state.restricted(master.prior, master.present)
+        workers, counts = draws.weighted(master.seed, master.t, state.free(master), q, self.sampled)
+        kind = "checkpoint" if composite.stale(master) else "difference"
+        return composite.ask(master, kind, workers, counts)
+
+    def close(self, master: Master, reports: list[Report]) -> Ask | None:
+        """u <- g_i(w) + (1 - a)(u - g_i(w_before)), V likewise;  w <- w - eta T V/u."""
+        composite.step(master, reports, 1.0 if master.phase == "checkpoint" else self.momentum)
+        return None

@@ -1,0 +1,84 @@
+"""GDmax: the exact worst case of the current losses, then one gradient step against it.
+
+Jin, Netrapalli, Jordan: What is Local Optimality in Nonconvex-Nonconcave Minimax Optimization?,
+ICML 2020 (gradient descent with max-oracle). Order of this file: worker, master state, factory,
+init, absorb.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from aspire.methods import arguments, rounds, state
+from aspire.methods.descent import GRADIENT, gradient_at, weighted_gradient
+from aspire.methods.gda import base, over_present
+from aspire.methods.state import Ask, Kind, State
+from aspire.sets import UncertaintySet
+from aspire.types import Facts, Method, Report, Task
+
+# ------------------------------------------- worker: descent.gradient_at; master: State, no more
+
+
+def gdmax(
+    uncertainty: UncertaintySet | None = None,
+    rate: float | None = None,
+    *,
+    average: bool = False,
+) -> Method:
+    """The method as a value.
+
+    uncertainty  P, any set; None: CDNorm(radius=1/N, budget=N)
+    rate         the step of w; None: 1 / max_j L_j from the start-up probe
+    average      model(master) is the running mean of w
+    """
+    settings = arguments.check({}, {"rate": rate})
+    rules = Rules(uncertainty, rate, average)
+    return Method(
+        name="gdmax",
+        settings={"uncertainty": uncertainty, **settings, "average": average},
+        init=rules.init,
+        work=partial(gradient_at, power=arguments.POWER if rate is None else 0),
+        absorb=partial(rounds.absorb, rules),
+        model=state.model,
+        weights=lambda master: master.weights.copy(),
+        planes=lambda master: 0,
+    )
+
+
+@dataclass(frozen=True)
+class Rules:
+    """The arguments of `gdmax`, and the master's side of the method."""
+
+    uncertainty: UncertaintySet | None
+    rate: float | None
+    average: bool
+    quorum: None = None
+
+    @property
+    def kinds(self) -> Mapping[str, Kind]:
+        return GRADIENT
+
+    # ------------------------------------------------------------ init
+
+    def init(self, facts: Facts, seed: int) -> tuple[State, list[Task]]:
+        q = base(self.uncertainty, facts.sites).nominal()
+        master = State(**state.fields(facts, seed, q))
+        return master, state.probes(master, facts)
+
+    def constants(self, master: State) -> dict[str, float]:
+        return {"rate": arguments.first_rate(master, self.rate)}
+
+    # ------------------------------------------------------------ absorb
+
+    def ask(self, master: State) -> Ask:
+        return Ask("gradient", state.free(master), {"w": state.model(master, master.w)})
+
+    def close(self, master: State, reports: list[Report]) -> Ask | None:
+        """p <- argmax over P of p . f(w);  w <- w - rate sum_j p_j grad f_j(w)."""
+        worst = over_present(self.uncertainty, master).worst_case(master.f[master.present])
+        master.weights[master.present] = worst
+        slope = weighted_gradient(master, master.weights, reports)
+        master.w = master.w - master.constants["rate"] * slope
+        return None
