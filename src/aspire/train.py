@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -113,12 +114,18 @@ class Job:
     problem: Problem
     method: Method
     uncertainty: UncertaintySet
-    iterations: int
+    iterations: float
+    gradients: float
     delays: Delays
     absences: tuple[Absence, ...]
     seed: int
     evaluate_every: int
     settings: dict[str, Any]
+
+    def done(self, simulation: simulator.Simulation) -> bool:
+        return bool(
+            simulation.master.t >= self.iterations or simulation.gradients >= self.gradients
+        )
 
     def begin(self) -> simulator.Simulation:
         return simulator.begin(
@@ -137,7 +144,8 @@ def prepare(
     loss: str | Loss = "cross_entropy",
     uncertainty: UncertaintySet | None = None,
     method: Method | None = None,
-    iterations: int,
+    iterations: int | None = None,
+    gradients: int | None = None,
     quorum: int = 1,
     staleness: int | None = None,
     local_steps: int = 1,
@@ -151,12 +159,15 @@ def prepare(
     evaluate_every: int | None = None,
 ) -> Job:
     """Check every argument of `train` and put the pieces together."""
-    if iterations != int(iterations) or iterations < 1:
-        raise ValueError(f"iterations={iterations}: expected a whole number of at least 1")
+    if iterations is None and gradients is None:
+        raise ValueError("iterations is missing: expected a number of master steps")
+    for name, value in (("iterations", iterations), ("gradients", gradients)):
+        if value is not None and (value != int(value) or value < 1):
+            raise ValueError(f"{name}={value}: expected a whole number of at least 1")
     if seed != int(seed) or seed < 0:
         raise ValueError(f"seed={seed}: expected a whole number of at least 0")
     if evaluate_every is None:
-        evaluate_every = max(1, -(-iterations // 20))
+        evaluate_every = max(1, -(-(iterations or gradients or 1) // 20))
     if evaluate_every != int(evaluate_every) or evaluate_every < 0:
         raise ValueError(f"evaluate_every={evaluate_every}: expected a whole number, 0: never")
     if method is None:
@@ -195,6 +206,7 @@ def prepare(
         "uncertainty": uncertainty,
         "loss": loss,
         "iterations": iterations,
+        "gradients": gradients,
         "batch_size": batch_size,
         "weight_decay": weight_decay,
         "delays": delays,
@@ -205,7 +217,16 @@ def prepare(
         "versions": rundir.versions(),
     }
     return Job(
-        problem, method, uncertainty, iterations, delays, absences, seed, evaluate_every, settings
+        problem=problem,
+        method=method,
+        uncertainty=uncertainty,
+        iterations=math.inf if iterations is None else iterations,
+        gradients=math.inf if gradients is None else gradients,
+        delays=delays,
+        absences=absences,
+        seed=seed,
+        evaluate_every=evaluate_every,
+        settings=settings,
     )
 
 
@@ -216,7 +237,7 @@ def train(
     out: str | Path | None = None,
     log: str = "full",
     stationarity: bool = False,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Callable[[int], None] | None = None,
     source: Mapping[str, Any] | None = None,
     **arguments: Any,
 ) -> Run:
@@ -228,7 +249,7 @@ def train(
     loss            'cross_entropy', 'mse', or callable(output, target) -> mean
     uncertainty     how far the adversary may shift weight; None: CDNorm(radius=1/N, budget=N)
     method          None: aspire(...) with the four arguments below
-    iterations      master steps
+    iterations      master steps; gradients: stop at so many worker gradients instead
     quorum, staleness, local_steps, preset    see `aspire`; preset 'auto', 'paper', 'theorem1'
     batch_size      samples in a gradient; None: the whole site
     weight_decay    adds weight_decay/2 |w|^2 to every site's loss
@@ -276,7 +297,7 @@ def replay(directory: str | Path, job: Job) -> tuple[int, str]:
     simulation = job.begin()
     simulation.log = again = events.EventLog("digest")
     with few_threads(job):
-        simulator.run(simulation, job.iterations)
+        simulator.run(simulation, job.done)
     state = events.digest(simulation.master)
     if state != end["state"]:
         raise ValueError(f"the state is {state[:16]} and the log says {end['state'][:16]}")
@@ -288,7 +309,7 @@ def _carry_out(
     simulation: simulator.Simulation,
     folder: Path | None,
     stationarity: bool,
-    progress: Callable[[int, int], None] | None,
+    progress: Callable[[int], None] | None,
 ) -> Run:
     began = time.perf_counter()
     history: list[dict[str, Any]] = []
@@ -296,17 +317,16 @@ def _carry_out(
     def look(simulation: simulator.Simulation) -> None:
         t = simulation.master.t
         if progress is not None:
-            progress(t, job.iterations)
-        if t == job.iterations or (job.evaluate_every and t % job.evaluate_every == 0):
+            progress(t)
+        last = job.done(simulation)
+        if last or (job.evaluate_every and t % job.evaluate_every == 0):
             history.append(evaluate(job, simulation))
-            if t < job.iterations:
+            if not last:
                 simulation.log.mark("evaluation", t, None)
             if folder is not None:
                 rundir.append_json(folder / rundir.HISTORY, history[-1])
 
-    simulator.run(
-        simulation, job.iterations, on_step=look, on_note=lambda note: logger.info(note.text)
-    )
+    simulator.run(simulation, job.done, on_step=look, on_note=lambda note: logger.info(note.text))
     simulation.log.mark("end", simulation.master.t, simulation.master)
     last = history[-1]
     return Run(

@@ -12,17 +12,13 @@ import numpy as np
 
 from aspire.data import daily_sports, person_activity, shl
 
-WRITERS = {
-    "": lambda path: path.open("wb"),
-    ".gz": lambda path: gzip.open(path, "wb"),
-    ".xz": lambda path: lzma.open(path, "wb"),
-}
+PACK = {"": bytes, ".gz": gzip.compress, ".xz": lzma.compress}
 
 
 def put(folder: Path, name: str, content: bytes, ending: str = "") -> None:
-    (folder / name).parent.mkdir(parents=True, exist_ok=True)
-    with WRITERS[ending](folder / (name + ending)) as file:
-        file.write(content)
+    path = folder / (name + ending)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(PACK[ending](content))
 
 
 def idx(values: np.ndarray) -> bytes:

@@ -56,8 +56,12 @@ def fetch_command(name: str, data: Path | None) -> None:
     from aspire.data.fetch import fetch
 
     chosen, root = reader(name), data_folder(data)
+    line = Line()
     with interruptible(root):
-        new = fetch(chosen, root, progress=Line())
+        try:
+            new = fetch(chosen, root, progress=line)
+        finally:
+            line.end()
     state = "is here now, whole and right" if new else "was here already, whole and right"
     click.echo(f"{name} {state}: {root / chosen.folder}")
 
@@ -88,7 +92,7 @@ class Line:
     line every tenth (every 10 MB where the size is not known)."""
 
     def __init__(self) -> None:
-        self.file, self.shown = "", -1
+        self.file, self.shown, self.unfinished = "", -1, False
         self.start, self.first = 0.0, 0
         self.bar = sys.stderr.isatty()
 
@@ -99,10 +103,13 @@ class Line:
         if step == self.shown and done != total:
             return
         self.shown = step
-        text = f"{file}: {self.amount(done, total)}"
-        click.echo(
-            f"\r{text}\x1b[K" if self.bar else text, err=True, nl=done == total or not self.bar
-        )
+        text, last = f"{file}: {self.amount(done, total)}", done == total or not self.bar
+        self.unfinished = not last
+        click.echo(f"\r{text}\x1b[K" if self.bar else text, err=True, nl=last)
+
+    def end(self) -> None:
+        if self.unfinished:
+            click.echo(err=True)
 
     def amount(self, done: int, total: int | None) -> str:
         if not total:

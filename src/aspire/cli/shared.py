@@ -29,14 +29,14 @@ class Sentence(click.ClickException):
 
 
 @contextmanager
-def progress_bar(total: int) -> Iterator[Callable[[int, int], None]]:
+def progress_bar(total: int) -> Iterator[Callable[[int], None]]:
     """A bar on a terminal, a quiet line every tenth otherwise; both on standard error."""
     if sys.stderr.isatty():
         with click.progressbar(length=total, file=sys.stderr) as bar:
-            yield lambda t, _: bar.update(t - bar.pos) if t % 20 == 0 or t == total else None
+            yield lambda t: bar.update(t - bar.pos) if t % 20 == 0 or t == total else None
         return
 
-    def line(t: int, _: int) -> None:
+    def line(t: int) -> None:
         if t % max(1, total // 10) == 0:
             click.echo(f"{t} of {total}", err=True)
 

@@ -82,6 +82,10 @@ class Preset(Protocol):
         """Power iterations in a probe; 0: the probe gives losses only."""
 
     @property
+    def secants(self) -> bool:
+        """Workers look at their curvature again now and then."""
+
+    @property
     def limits(self) -> Limits: ...
 
     def every(self, n: int) -> int:

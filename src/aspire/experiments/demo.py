@@ -55,7 +55,7 @@ def sites(seed: int) -> dict[str, Any]:
     return made
 
 
-def run(seeds: int, progress: Callable[[int, int], None] | None = None) -> Result:
+def run(seeds: int, progress: Callable[[int], None] | None = None) -> Result:
     """Both methods on seeds 0 to seeds - 1, with the same batches, delays and worker gradients."""
     if seeds < 1:
         raise ValueError(f"seeds={seeds}: expected a whole number of at least 1")
@@ -69,9 +69,9 @@ def run(seeds: int, progress: Callable[[int, int], None] | None = None) -> Resul
         for name, budget in ((EVEN, 0.0), (ROBUST, float(n))):
             base = done * ITERATIONS
 
-            def tell(t: int, _: int, base: int = base) -> None:
+            def tell(t: int, base: int = base) -> None:
                 if progress is not None:
-                    progress(base + t, 2 * seeds * ITERATIONS)
+                    progress(base + t)
 
             runs[name].append(
                 train(

@@ -21,7 +21,7 @@ from torch import Tensor
 from aspire.core import equations, planes, pull, stationarity
 from aspire.core.presets import Auto
 from aspire.core.schedules import Constants, Member, Preset, Rates, Scale
-from aspire.methods.worker import PASSES, loss_is_due, probe
+from aspire.methods.worker import PASSES, loss_is_due, probe, secant, secant_is_due
 from aspire.sets import CDNorm, UncertaintySet
 from aspire.types import (
     Array,
@@ -43,41 +43,48 @@ from aspire.types import (
 
 
 def work(
-    worker: Tensor | None,
-    task: Task,
-    local: Local,
-    *,
-    local_steps: int,
-    limit: float,
-    power: int,
-    slope: bool,
+    worker: Tensor | None, task: Task, local: Local, *, habits: Habits
 ) -> tuple[Tensor | None, Report]:
     """(11), K times with fresh batches and one task. The worker's state is its w_j alone."""
     if task.kind == "probe":
-        return task.vectors["w"], probe(task, local, power)
+        return task.vectors["w"], probe(task, local, habits.power)
     w = task.vectors.get("w", worker)
     if w is None:
         raise ValueError(f"task {task.id} carries no w and worker {task.worker} has none yet")
-    scalars, draws = task.scalars, int(task.scalars["draws"])
-    for n in range(draws, draws + local_steps):
-        gradient = local.gradient(w, n)
+    draws, K = int(task.scalars["draws"]), habits.local_steps
+    for n in range(draws, draws + K):
+        before, gradient = w, local.gradient(w, n)
         w = equations.worker_step(
             w,
             gradient,
             task.vectors["v"],
-            pi=scalars["pi"],
-            kappa=scalars["kappa"],
-            rate=scalars["rate"],
-            limit=limit,
+            pi=task.scalars["pi"],
+            kappa=task.scalars["kappa"],
+            rate=task.scalars["rate"],
+            limit=habits.limit,
         )
-    cost = {"gradients": float(local_steps)}
-    cost["samples"] = float(PASSES * local_steps * local.batch_samples)
-    if slope:
-        cost["slope"] = float(torch.linalg.vector_norm(gradient))
-    if loss_is_due(local, draws, local_steps):
-        cost["loss"] = local.loss(w)
-        cost["samples"] += local.loss_samples
-    return w, Report(task.worker, task.id, {"w": w}, cost)
+    said = {"gradients": float(K)}
+    if habits.slope:
+        said["slope"] = float(torch.linalg.vector_norm(gradient))
+    if habits.secants and secant_is_due((draws - 1) // K):
+        said["curvature"] = secant(before, w, gradient, local, draws + K - 1)
+        said["gradients"] += 1.0
+    said["samples"] = PASSES * said["gradients"] * local.batch_samples
+    if loss_is_due(local, draws, K):
+        said["loss"] = local.loss(w)
+        said["samples"] += local.loss_samples
+    return w, Report(task.worker, task.id, {"w": w}, said)
+
+
+@dataclass(frozen=True)
+class Habits:
+    """What a worker does in every task, whatever the task says."""
+
+    local_steps: int
+    limit: float  # a1
+    power: int  # power iterations in a probe
+    secants: bool  # look at the curvature again now and then
+    slope: bool  # tell |grad f_j|, which the bound on the pull needs
 
 
 # ---------------------------------------------------------------- master
@@ -156,19 +163,19 @@ def aspire(
         uncertainty, quorum, staleness, local_steps, drop, max_planes, plane_iterations, preset,
         pull_bound,
     )  # fmt: skip
-    power = max(preset.power, 0 if pull_bound is None else 1)  # the bound needs |grad f_j|
+    habits = Habits(
+        local_steps=local_steps,
+        limit=preset.limits.a1,
+        power=max(preset.power, 0 if pull_bound is None else 1),  # the bound needs |grad f_j|
+        secants=preset.secants,
+        slope=pull_bound is not None,
+    )
     return Method(
         name="aspire",
         settings={"uncertainty": uncertainty, **counts, "drop": drop, "preset": preset}
         | {"pull_bound": pull_bound},
         init=rules.init,
-        work=partial(
-            work,
-            local_steps=local_steps,
-            limit=preset.limits.a1,
-            power=power,
-            slope=pull_bound is not None,
-        ),
+        work=partial(work, habits=habits),
         absorb=rules.absorb,
         model=lambda master: master.average.to(master.w.dtype),
         weights=weights,
@@ -345,10 +352,7 @@ class Rules:
         else:
             master.planes = planes.only(master.prior, master.f)
         self.expect_pull(master, np.array([j]))
-        needed = self.preset.constants(self.scale(master))["kappa"]
-        if needed > master.constants["kappa"]:
-            master.constants = {**master.constants, "kappa": needed}
-            infos.append(Noted(master.t, f"kappa raised to {needed:.6g} for worker {j}"))
+        self.raise_kappa(master, j, infos)
 
     def leave(self, master: Master, j: int) -> None:
         """Its mass leaves the set, its row leaves the sums, its task is forgotten."""
@@ -422,6 +426,7 @@ class Rules:
             n=master.n, kappa=master.constants["kappa"], rate=rates.eta_z, limit=limits.a1,
         )  # fmt: skip
         lam_before = self.dual_step(master, workers, reports, rates)
+        self.learn_scale(master, reports, infos)
         old = master.phi[index]
         phi = equations.phi_step(
             old, master.z.to(w.dtype), w, c2=rates.c2, rate=rates.rho2, limit=limits.a4
@@ -449,8 +454,6 @@ class Rules:
         limits, old = self.preset.limits, master.f[workers]
         new = np.array([r.scalars.get("loss", f) for r, f in zip(reports, old, strict=True)])
         master.f[workers] = new
-        for j, report in zip(workers, reports, strict=True):
-            master.slope[j] = report.scalars.get("slope", master.slope[j])
         A = planes.revalued(master.planes, workers, new - old)
         if self.preset.simplex:
             lam, master.h = equations.lam_simplex_step(A.lam, A.F, c1=rates.c1, rate=rates.rho1)
@@ -461,6 +464,23 @@ class Rules:
             )
         master.planes = planes.Planes(A.P, lam, A.F)
         return A.lam
+
+    def learn_scale(self, master: Master, reports: list[Report], infos: list[Info]) -> None:
+        """A steeper L_j than was known, at most 10 medians, counts from now on; so does |grad|."""
+        for report in reports:
+            j = report.worker
+            master.slope[j] = report.scalars.get("slope", master.slope[j])
+            found = report.scalars.get("curvature", 0.0)
+            if found > master.curvature[j]:
+                most = 10.0 * float(np.median(master.curvature[master.present]))
+                master.curvature[j] = max(float(master.curvature[j]), min(found, most))
+                self.raise_kappa(master, j, infos)
+
+    def raise_kappa(self, master: Master, j: int, infos: list[Info]) -> None:
+        needed = self.preset.constants(self.scale(master))["kappa"]
+        if needed > master.constants["kappa"]:
+            master.constants = {**master.constants, "kappa": needed}
+            infos.append(Noted(master.t, f"kappa raised to {needed:.6g} for worker {j}"))
 
     def revise_planes(self, master: Master, lam_before: Array, infos: list[Info]) -> None:
         """(17)-(20), when (t + 1) mod k == 0 and t < T_1."""

@@ -58,9 +58,10 @@ class Master(State):
 
 
 def constants(master: State, temperature: float | None, rate: float | None) -> dict[str, float]:
-    """T: as given, or 0.2 f_0."""
-    T = temperature or 0.2 * arguments.first_loss(master)
-    return {"rate": arguments.first_rate(master, rate), "temperature": T}
+    """T: 0.1 f_0 unless given. A first rate of 1/L is too much for the recursive estimates."""
+    guess = 0.1 * arguments.first_rate(master, None)
+    T = temperature or 0.1 * arguments.first_loss(master)
+    return {"rate": rate or guess, "temperature": T}
 
 
 def stale(master: Master) -> bool:

@@ -30,8 +30,8 @@ def cover(
 ) -> Method:
     """The method as a value.
 
-    temperature  T: small is nearer to the worst site; None: 0.2 f_0, f_0 the median first loss
-    rate         eta, the step of w; None: 0.5 / max_j L_j from the start-up probe
+    temperature  T: small is nearer to the worst site; None: 0.1 f_0, f_0 the median first loss
+    rate         eta, the step of w; None: 0.1 / max_j L_j from the start-up probe
     momentum     a, the weight of the newest evaluation in u and V, in (0, 1]
     sampled      workers drawn a round, with replacement, by the prior
     prior        q; None: even

@@ -30,8 +30,8 @@ def gcivr(
 ) -> Method:
     """The method as a value.
 
-    temperature  T: small is nearer to the worst site; None: 0.2 f_0, f_0 the median first loss
-    rate         eta, the step of w; None: 0.5 / max_j L_j from the start-up probe
+    temperature  T: small is nearer to the worst site; None: 0.1 f_0, f_0 the median first loss
+    rate         eta, the step of w; None: 0.1 / max_j L_j from the start-up probe
     period       rounds from one checkpoint to the next; None: sqrt(N), rounded up
     sampled      workers drawn in the rounds between, with replacement, by the prior; None: same
     prior        q; None: even

@@ -43,6 +43,23 @@ def curvature_at(w: Tensor, local: Local, draw: int, power: int) -> tuple[float,
     return curvature, float(torch.linalg.vector_norm(base))
 
 
+def secant(before: Tensor, after: Tensor, gradient: Tensor, local: Local, draw: int) -> float:
+    """|grad(after) - grad(before)| / |after - before| on one batch: L_j along the last step.
+
+    A start where the loss is flat hides the curvature that the probe looks for; this finds it.
+    """
+    length = float(torch.linalg.vector_norm(after - before))
+    if not length > 0:
+        return 0.0
+    change = local.gradient(after, draw) - gradient
+    return float(torch.linalg.vector_norm(change)) / length
+
+
+def secant_is_due(reports: int) -> bool:
+    """At the first reports in ever larger gaps, then at every fiftieth: about 2 % of them."""
+    return reports % 50 == 0 or (reports < 50 and reports & (reports - 1) == 0)
+
+
 def loss_is_due(local: Local, draws: int, local_steps: int) -> bool:
     """Report the loss so often that it costs at most as many sample passes as the gradients."""
     every = math.ceil(local.loss_samples / (PASSES * local.batch_samples * local_steps))

@@ -118,13 +118,13 @@ def begin(
 
 def run(
     simulation: Simulation,
-    iterations: int,
+    done: Callable[[Simulation], bool],
     *,
     on_step: Callable[[Simulation], None] = lambda simulation: None,
     on_note: Callable[[Noted], None] = lambda note: None,
 ) -> Simulation:
-    """Until `iterations` master steps are taken. `on_step` may look, not touch."""
-    while simulation.master.t < iterations:
+    """Until `done` says so, which is asked after each event. `on_step` may look, not touch."""
+    while not done(simulation):
         for info in simulation.absorb(simulation.next_event()):
             if isinstance(info, Stepped):
                 on_step(simulation)

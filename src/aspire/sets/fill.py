@@ -48,10 +48,6 @@ def _narrow(score: Vec, weight: Vec, above: float, amount: float) -> tuple[Vec, 
     margin = 4 * float(np.sqrt(heavy @ heavy) / 2)
     ends = np.searchsorted(running, [target - margin, target + margin])
     high, low = sample[order[np.minimum(ends, sample.size - 1)]]
-    if ends[0] == 0:
-        high = np.inf
-    if ends[1] >= sample.size:
-        low = -np.inf
     over, under = score > high, score < low
     top = above + float(weight[over].sum())
     if top > amount:
