@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import ClassVar
 
 
 @dataclass
@@ -23,49 +24,49 @@ class Site:
     log: list[tuple[str, str | None]] = field(default_factory=list)
 
 
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    site: ClassVar[Site]
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        wanted = self.headers.get("Range")
+        self.site.log.append((self.path, wanted))
+        content = self.site.files.get(self.path)
+        if content is None:
+            return self.send_error(404)
+        match = re.fullmatch(r"bytes=(\d+)-", wanted or "") if self.site.ranges else None
+        start, size = int(match[1]) if match else 0, len(content)
+        if match and start >= size:
+            self.send_response(416)
+            self.send_header("Content-Range", f"bytes */{size}")
+            self.send_header("Content-Length", "0")
+            return self.end_headers()
+        self.send_response(206 if match else 200)
+        if match:
+            self.send_header("Content-Range", f"bytes {start}-{size - 1}/{size}")
+        return self.send(content[start:])
+
+    def send(self, content: bytes) -> None:
+        cut = self.site.hang_up.pop(0) if self.site.hang_up else len(content)
+        if self.site.sized:
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content[:cut])
+        else:
+            self.send_header("Transfer-Encoding", "chunked")
+            self.end_headers()
+            self.wfile.write(b"%x\r\n%s\r\n" % (cut, content[:cut]))
+            if cut == len(content):
+                self.wfile.write(b"0\r\n\r\n")
+        self.close_connection = True
+
+
 @contextmanager
 def serve(site: Site) -> Iterator[Site]:
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-        def do_GET(self) -> None:
-            wanted = self.headers.get("Range")
-            site.log.append((self.path, wanted))
-            content = site.files.get(self.path)
-            if content is None:
-                return self.send_error(404)
-            match = re.fullmatch(r"bytes=(\d+)-", wanted or "") if site.ranges else None
-            start = int(match[1]) if match else 0
-            if match and start >= len(content):
-                self.send_response(416)
-                self.send_header("Content-Range", f"bytes */{len(content)}")
-                self.send_header("Content-Length", "0")
-                return self.end_headers()
-            self.send_response(206 if match else 200)
-            if match:
-                self.send_header(
-                    "Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}"
-                )
-            return self.send(content[start:])
-
-        def send(self, content: bytes) -> None:
-            cut = site.hang_up.pop(0) if site.hang_up else len(content)
-            if site.sized:
-                self.send_header("Content-Length", str(len(content)))
-                self.end_headers()
-                self.wfile.write(content[:cut])
-            else:
-                self.send_header("Transfer-Encoding", "chunked")
-                self.end_headers()
-                self.wfile.write(b"%x\r\n%s\r\n" % (cut, content[:cut]))
-                if cut == len(content):
-                    self.wfile.write(b"0\r\n\r\n")
-            self.close_connection = True
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Bound", (Handler,), {"site": site}))
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     site.url = f"http://127.0.0.1:{server.server_address[1]}"

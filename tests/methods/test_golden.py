@@ -275,3 +275,17 @@ def test_the_first_guess_of_rate_and_temperature(method):
     board = begun(method)
     assert board.master.constants["rate"] == pytest.approx(0.05, rel=1e-6)
     assert board.master.constants["temperature"] == pytest.approx(0.1 * np.median(losses(W0)))
+
+
+def test_u_stays_at_half_of_what_the_known_losses_say():
+    T = 0.7
+    board = begun(gcivr(T, 0.05, period=3, sampled=1, prior=[0.4, 0.6]))
+    play(board)
+    u, before, w = board.master.u, W0, board.master.w.numpy()
+    assert set(board.hands) == {1}
+    shift = board.master.c
+    play(board)
+    u_new = u * np.exp(shift / T) + kernel(1, w, T)[0] - kernel(1, before, T)[0]
+    known = 0.4 * np.exp(loss(0, before) / T) + 0.6 * np.exp(loss(1, w) / T)
+    assert u_new < 0.5 * known
+    close(board.master.u * np.exp(board.master.c / T), 0.5 * known)

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from aspire.data.cache import Arrays
-from aspire.data.federation import Federation, Part, standard, sums
+from aspire.data.federation import Federation, Part, Standard, standard, sums
 from aspire.data.partitions import SPLIT, Indices, mixtures, split
 
 TEST_SHARE = 0.2
@@ -47,23 +47,20 @@ def federation(
     """Divide the rows, form the standardisation from the training parts, and hand out tensors."""
     parts = divide(reader, arrays, protocol, seed)
     x, y = arrays["x"], np.asarray(arrays["y"])
-    inputs = {name: {p: x[i] for p, i in site.items()} for name, site in parts.items()}
+    rows = {name: {p: x[i] for p, i in site.items()} for name, site in parts.items()}
     scale = standard(
-        [sums(site["train"]) for site in inputs.values()],
+        [sums(site["train"]) for site in rows.values()],
         floor=reader.floor, scaled=reader.scaled, unit=reader.unit,
     )  # fmt: skip
-
-    def tensors(values: NDArray[Any], index: Indices) -> Part:
-        made = torch.from_numpy(values).float()
-        made = made if reader.unit == 1.0 else made.mul_(reader.unit)
-        return made if raw else scale.apply(made), torch.from_numpy(y[index].astype(np.int64))
-
     return Federation(
         name=reader.name,
         protocol=protocol,
         seed=seed,
         sites={
-            name: {part: tensors(inputs[name][part], index) for part, index in site.items()}
+            name: {
+                part: _tensors(rows[name][part], y[index], reader.unit, None if raw else scale)
+                for part, index in site.items()
+            }
             for name, site in parts.items()
         },
         classes=reader.classes,
@@ -73,6 +70,15 @@ def federation(
         raw=raw,
         notes=reader.notes,
     )
+
+
+def _tensors(
+    inputs: NDArray[Any], targets: NDArray[Any], unit: float, scale: Standard | None
+) -> Part:
+    made = torch.from_numpy(inputs).float()
+    if unit != 1.0:
+        made = made * unit
+    return made if scale is None else scale.apply(made), torch.from_numpy(targets.astype(np.int64))
 
 
 def divide(

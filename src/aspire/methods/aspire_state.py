@@ -1,0 +1,246 @@
+"""ASPIRE-EASE's master: what it knows, what it refuses, and who is here."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from aspire.core import planes
+from aspire.core.schedules import Constants, Member, Preset, Rates, Scale
+from aspire.sets import CDNorm, UncertaintySet
+from aspire.types import Array, Event, Info, Joined, Left, Noted, Report, Task
+
+
+@dataclass(frozen=True)
+class Rules:
+    """The arguments of `aspire`, checked."""
+
+    uncertainty: UncertaintySet | None
+    quorum: int
+    staleness: int | None
+    local_steps: int
+    drop: bool
+    max_planes: int | None
+    plane_iterations: int | None
+    preset: Preset
+    pull_bound: float | None
+
+
+@dataclass
+class Master:
+    """All that the master knows. Rows of absent workers are zero, so sums may run over all."""
+
+    t: int
+    z: Tensor  # float64
+    average: Tensor  # float64
+    w: Tensor  # (N, p) last known w_j
+    phi: Tensor  # (N, p)
+    sum_w: Tensor  # float64
+    sum_phi: Tensor  # float64
+    h: float
+    planes: planes.Planes
+    f: Array  # last known losses
+    curvature: Array
+    slope: Array
+    prior: Array
+    present: NDArray[np.bool_]
+    last: NDArray[np.int64]  # t of the last step that held j
+    task: NDArray[np.int64]  # id of the task in j's hands, -1: none
+    probing: NDArray[np.bool_]
+    draws: NDArray[np.int64]  # batches that j has drawn
+    distance: Array  # last |w_j - z|, for the bound on the pull
+    upper: Array  # u_j of the present, for the same
+    uncertainty: UncertaintySet  # over the present workers
+    constants: Constants = field(default_factory=dict)
+    pending: dict[int, Report] = field(default_factory=dict)
+    next_id: int = 0
+    n: int = 0  # workers present
+
+    @property
+    def started(self) -> bool:
+        return bool(self.constants)
+
+
+def weights(master: Master) -> Array:
+    """pi / sum lam: the weight that each site has now."""
+    total = float(master.planes.lam.sum())
+    return master.planes.lam @ master.planes.P / total if total > 0 else master.prior
+
+
+def whole_set(rules: Rules, n: int) -> UncertaintySet:
+    """The set over all n sites."""
+    return (rules.uncertainty or CDNorm(radius=1.0 / n, budget=float(n))).for_sites(n)
+
+
+def scale(rules: Rules, master: Master) -> Scale:
+    here = master.present
+    return Scale(
+        losses=master.f[here],
+        curvature=master.curvature[here],
+        slope=master.slope[here],
+        upper=master.upper[here],
+        most=rules.max_planes or 50,
+        staleness=rules.staleness,
+    )
+
+
+def rates_of(rules: Rules, master: Master, active: int) -> Rates:
+    return rules.preset.rates(master.constants, master.t, len(master.planes), master.n, active)
+
+
+def worker_rate(rules: Rules, master: Master, j: int, pi: float = 0.0) -> float:
+    member = Member(
+        weight=max(pi, float(master.prior[j])),
+        curvature=float(master.curvature[j]),
+        reports=int(master.draws[j]) // rules.local_steps,
+    )
+    return rules.preset.worker_rate(
+        master.constants, master.t, len(master.planes), master.n, member
+    )
+
+
+# ---------------------------------------------------------------- tasks
+
+
+def issue(
+    master: Master,
+    j: int,
+    kind: str,
+    vectors: dict[str, Tensor],
+    scalars: dict[str, float],
+) -> Task:
+    task = Task(j, master.next_id, kind, vectors, scalars | {"draws": float(master.draws[j])})
+    master.task[j] = master.next_id
+    master.next_id += 1
+    return task
+
+
+def probe_task(rules: Rules, master: Master, j: int) -> Task:
+    master.probing[j] = True
+    return issue(master, j, "probe", {"w": master.z.to(master.w.dtype)}, {})
+
+
+# ---------------------------------------------------------------- who is here
+
+
+def restrict(rules: Rules, master: Master) -> None:
+    """The set, the prior and u_j over the present workers."""
+    everybody = whole_set(rules, len(master.f))
+    master.n = int(master.present.sum())
+    all_here = master.n == len(master.f)
+    master.uncertainty = everybody if all_here else everybody.restrict(master.present)
+    master.prior = planes.spread(master.uncertainty.nominal(), master.present)
+    master.upper = planes.spread(master.uncertainty.upper(), master.present)
+
+
+def enter_rows(master: Master, workers: NDArray[np.int64]) -> None:
+    """They start at w_j = z, phi_j = 0; their rows were zero."""
+    z = master.z.to(master.w.dtype)
+    master.w[torch.from_numpy(workers)] = z
+    master.sum_w += len(workers) * z.double()
+
+
+def rebuild_sums(master: Master) -> None:
+    master.sum_w = master.w.sum(0, dtype=torch.float64)
+    master.sum_phi = master.phi.sum(0, dtype=torch.float64)
+
+
+def admit(rules: Rules, master: Master, j: int, infos: list[Info]) -> None:
+    """A joiner whose probe is in: the set widens to it, and kappa rises if it must."""
+    anybody = bool(master.present.any())
+    master.present[j] = True
+    master.last[j] = master.t - 1
+    enter_rows(master, np.array([j]))
+    restrict(rules, master)
+    if anybody:
+        master.planes = planes.carried_over(
+            master.planes, master.present, master.uncertainty, master.f,
+            simplex=rules.preset.simplex, joined=j,
+        )  # fmt: skip
+    else:
+        master.planes = planes.only(master.prior, master.f)
+    expect_pull(rules, master, np.array([j]))
+    raise_kappa(rules, master, j, infos)
+
+
+def leave(rules: Rules, master: Master, j: int) -> None:
+    """Its mass leaves the set, its row leaves the sums, its task is forgotten."""
+    master.task[j] = -1
+    master.probing[j] = False
+    master.pending.pop(j, None)
+    if not master.present[j]:
+        return
+    master.present[j] = False
+    master.sum_w -= master.w[j].double()
+    master.sum_phi -= master.phi[j].double()
+    master.f[j] = 0.0
+    master.w[j] = 0.0
+    master.phi[j] = 0.0
+    if not master.started:
+        return
+    master.n -= 1
+    if master.n:
+        restrict(rules, master)
+        master.planes = planes.carried_over(
+            master.planes, master.present, master.uncertainty, master.f,
+            simplex=rules.preset.simplex,
+        )  # fmt: skip
+
+
+def expect_pull(rules: Rules, master: Master, workers: NDArray[np.int64]) -> None:
+    """Before the first report: |w_j - z| as the gradient at z suggests it."""
+    rates = [worker_rate(rules, master, int(j)) for j in workers]
+    master.distance[workers] = rates * master.prior[workers] * master.slope[workers]
+
+
+def raise_kappa(rules: Rules, master: Master, j: int, infos: list[Info]) -> None:
+    needed = rules.preset.constants(scale(rules, master))["kappa"]
+    if needed > master.constants["kappa"]:
+        master.constants = {**master.constants, "kappa": needed}
+        infos.append(Noted(master.t, f"kappa raised to {needed:.6g} for worker {j}"))
+
+
+# ---------------------------------------------------------------- refusal
+
+
+def objection(master: Master, event: Event) -> str | None:
+    """Why an event must be refused, or None. Reads only."""
+    j, n = event.worker, len(master.f)
+    if not (isinstance(j, int) and 0 <= j < n):
+        return f"unknown worker {j!r}: expected 0 to {n - 1}"
+    if isinstance(event, Left):
+        away = not (master.present[j] or master.probing[j])
+        return f"worker {j} left but is not here" if away else None
+    if isinstance(event, Joined):
+        here = master.present[j] or master.probing[j]
+        return f"worker {j} joined but is here already" if here else None
+    if event.task != master.task[j]:
+        return f"worker {j} reports task {event.task}: expected {_expected(int(master.task[j]))}"
+    if master.probing[j]:
+        needed, vectors = {"loss"}, {}
+    else:
+        needed, vectors = set(), {"w": master.w[0]}
+    if not needed <= set(event.scalars) or not set(vectors) <= set(event.vectors):
+        return f"worker {j} reports {sorted({*event.scalars, *event.vectors})}: incomplete"
+    for name, value in event.scalars.items():
+        if not math.isfinite(value):
+            return f"worker {j} reports {name}={value}: expected a finite number"
+    for name, like in vectors.items():
+        x = event.vectors[name]
+        if x.shape != like.shape or x.dtype != like.dtype:
+            return (
+                f"worker {j} reports {name} of shape {tuple(x.shape)} and type {x.dtype}: "
+                f"expected {tuple(like.shape)} and {like.dtype}"
+            )
+        if not bool(torch.isfinite(x).all()):
+            return f"worker {j} reports {name} with values that are not finite"
+    return None
+
+
+def _expected(task: int) -> str:
+    return "none, it has no task" if task < 0 else f"task {task}"

@@ -1,0 +1,46 @@
+"""All methods: the rows of the contract table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from aspire.methods import (
+    afl,
+    aspire,
+    central,
+    cover,
+    drfa_prox,
+    fedavg,
+    gcivr,
+    gda,
+    gdmax,
+    ind,
+    q_ffl,
+)
+from aspire.sets import CDNorm, Simplex
+from aspire.types import Method
+
+ROWS: dict[str, Callable[[], Method]] = {
+    "aspire-ease": aspire,
+    "aspire-ease-sync": lambda: aspire(Simplex(), quorum=3, staleness=1),
+    "aspire-cp": lambda: aspire(Simplex(), drop=False),
+    "aspire-ease-per": lambda: aspire(local_steps=3),
+    "aspire-ease-central": central,
+    "mix-even": lambda: aspire(CDNorm(radius=0.1, budget=0.0)),
+    "ind": lambda: ind(1),
+    "fedavg": fedavg,
+    "fedavg-quorum": lambda: fedavg(2, 0.3, quorum=2, average=True),
+    "afl": afl,
+    "afl-quorum": lambda: afl(quorum=2, average=True),
+    "drfa-prox": drfa_prox,
+    "drfa-prox-quorum": lambda: drfa_prox(3, quorum=1, sampled=2),
+    "q-ffl": q_ffl,
+    "q-ffl-quorum": lambda: q_ffl(2.0, 1, quorum=2),
+    "gda": gda,
+    "gdmax": lambda: gdmax(average=True),
+    "cover": cover,
+    "gcivr": gcivr,
+}
+MEAN = {"ind", "fedavg", "fedavg-quorum", "mix-even", "q-ffl-quorum"}  # no minimax methods
+STEADY = {"aspire-ease-central"}  # nobody leaves or joins
+BASELINES = set(ROWS) - {name for name in ROWS if name.startswith(("aspire", "mix"))}

@@ -1,0 +1,212 @@
+"""What every method promises, one row per method."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from aspire.runtimes import simulator
+from aspire.runtimes.delays import Absence, LogNormal
+from aspire.runtimes.log import digest
+from aspire.train import prepare, replay, train
+from aspire.types import Event, Facts, Joined, Left, Method, Refused, Report, Stepped
+from tests.helpers import Board, blob_problem, blobs, linear, same, snapshot
+from tests.methods.table import MEAN, ROWS, STEADY
+
+SITES = 3
+rows = pytest.mark.parametrize("name", list(ROWS))
+
+
+def board_of(method: Method) -> Board:
+    problem = blob_problem(SITES, batch_size=4)
+    return Board(method, problem.sites, problem.flat.start)
+
+
+def history(board: Board, *, moving: bool, count: int = 30) -> Iterator[Event]:
+    """Events as a runtime might write them: reports in a changing order, one that comes and goes."""
+    for n in range(count):
+        if moving and n in (8, 16):
+            board.hands.pop(2, None)
+            yield Left(2) if n == 8 else Joined(2)
+        waiting = sorted(board.hands)
+        yield board.report(waiting[(5 * n) % len(waiting)])
+
+
+def played(method: Method, name: str, count: int = 30) -> tuple[Board, list[Event]]:
+    board, events = board_of(method), []
+    for event in history(board, moving=name not in STEADY, count=count):
+        board.absorb(event)
+        events.append(event)
+    return board, events
+
+
+@rows
+def test_events_may_be_stacked(name: str) -> None:
+    """absorb(a + b) = absorb(absorb(a), b), for every cut."""
+    method = ROWS[name]()
+    board, events = played(method, name)
+    assert not any(isinstance(info, Refused) for info in board.infos)
+    for cut in (0, 1, 7, 13, len(events)):
+        master = board_of(method).master
+        master, first, infos = method.absorb(master, events[:cut])
+        master, second, more = method.absorb(master, events[cut:])
+        assert same(master, board.master)
+        assert infos + more == board.infos
+        last = {task.worker: task for task in [*first, *second]}
+        assert all(same(last[j], task) for j, task in board.hands.items())
+
+
+@rows
+def test_absorb_on_a_snapshot_leaves_the_original_alone(name: str) -> None:
+    method = ROWS[name]()
+    board, _ = played(method, name)
+    before = digest(board.master)
+    copy, hands = snapshot(board.master), dict(board.hands)
+    for j in sorted(hands):
+        method.absorb(copy, [board.report(j)])
+    assert digest(board.master) == before
+    assert digest(copy) != before
+
+
+def spoilt(report: Report) -> Iterator[Report]:
+    """The same report with one thing wrong."""
+    yield dataclasses.replace(report, worker=SITES)
+    yield dataclasses.replace(report, worker=-1)
+    yield dataclasses.replace(report, task=report.task + 1000)
+    for bad in (float("nan"), float("inf")):
+        yield dataclasses.replace(report, scalars={**report.scalars, "loss": bad})
+    for key, vector in report.vectors.items():
+        worse = vector.clone()
+        worse[1] = float("nan")
+        for other in (worse, vector[:-1], vector.double(), vector[None]):
+            yield dataclasses.replace(report, vectors={**report.vectors, key: other})
+        yield dataclasses.replace(
+            report, vectors={k: v for k, v in report.vectors.items() if k != key}
+        )
+
+
+@rows
+@pytest.mark.parametrize("count", [1, 20, 21, 22])
+def test_a_refused_event_changes_no_byte(name: str, count: int) -> None:
+    method = ROWS[name]()
+    board, _ = played(method, name, count)
+    before = digest(board.master)
+    report = board.report(min(board.hands))
+    gone = [Left(SITES), Joined(-1), Joined(report.worker)]
+    for event in [*spoilt(report), *gone]:
+        master, tasks, infos = method.absorb(board.master, [event])
+        assert master is board.master
+        assert digest(master) == before, event
+        assert tasks == []
+        assert [type(info) for info in infos] == [Refused]
+        assert infos[0].event is event
+    assert not any(isinstance(info, Refused) for info in board.absorb(report))
+    again = board.absorb(report)
+    assert [type(info) for info in again] == [Refused]
+
+
+@rows
+def test_who_is_away_cannot_leave(name: str) -> None:
+    method = ROWS[name]()
+    board, _ = played(method, name, 12)
+    j = 1
+    first = board.absorb(Left(j))
+    before = digest(board.master)
+    second = board.absorb(Left(j))
+    assert [type(info) for info in second] == [Refused]
+    assert digest(board.master) == before
+    assert (name in STEADY) == any(isinstance(info, Refused) for info in first)
+
+
+@rows
+def test_work_depends_on_its_arguments_alone(name: str) -> None:
+    method = ROWS[name]()
+    board, _ = played(method, name, 9)
+    for j, task in sorted(board.hands.items()):
+        worker, before = board.workers.get(j), digest((task, board.workers.get(j)))
+        one = method.work(snapshot(worker), task, board.locals[j])
+        torch.rand(3)  # whatever happens elsewhere
+        other = method.work(snapshot(worker), task, board.locals[j])
+        assert same(one, other)
+        assert digest((task, worker)) == before
+        assert {"gradients", "samples"} <= set(one[1].scalars)
+        assert (one[1].worker, one[1].task) == (j, task.id)
+
+
+@rows
+@pytest.mark.parametrize("kind", [torch.float32, torch.float64])
+def test_the_model_is_like_the_start(name: str, kind: torch.dtype) -> None:
+    method = ROWS[name]()
+    problem = blob_problem(SITES, batch_size=4)
+    start = problem.flat.start
+    board = Board(method, problem.sites, start)
+    for _ in history(board, moving=False, count=20):
+        w, weights = method.model(board.master), method.weights(board.master)
+        assert (w.shape, w.dtype) == (start.shape, start.dtype)
+        assert weights.shape == (SITES,)
+        assert (weights >= 0).all()
+        assert weights.sum() == pytest.approx(1.0, abs=1e-12)
+        assert method.planes(board.master) >= 0
+        board.absorb(_)
+    master, _ = method.init(Facts(SITES, start.to(kind)), 0)
+    assert method.model(master).dtype == kind
+
+
+@rows
+def test_weights_are_of_the_present(name: str) -> None:
+    if name in STEADY:
+        pytest.skip("nobody leaves")
+    method = ROWS[name]()
+    board = board_of(method)
+    for event in history(board, moving=True, count=16):
+        board.absorb(event)
+        weights = method.weights(board.master)
+        assert weights.sum() == pytest.approx(1.0, abs=1e-12)
+        if isinstance(event, Left):
+            assert weights[event.worker] == 0.0
+
+
+def carried_out(method: Method, gradients: int, **arguments: Any) -> simulator.Simulation:
+    problem = blob_problem(SITES, batch_size=8)
+    run = simulator.begin(method, problem, delays=LogNormal(), **arguments)
+    while run.gradients < gradients:
+        run.absorb(run.next_event())
+    return run
+
+
+@rows
+def test_a_run_lowers_the_loss(name: str) -> None:
+    method = ROWS[name]()
+    run = carried_out(method, 1200)
+    sites, start = run.problem.sites, run.problem.flat.start
+    before, after = (
+        np.array([site.full_loss(w) for site in sites]) for w in (start, method.model(run.master))
+    )
+    if name == "ind":
+        assert after[1] < 0.7 * before[1]
+    figure = np.mean if name in MEAN else np.max
+    assert figure(after) < 0.9 * figure(before)
+
+
+@rows
+def test_one_step_info_per_iteration(name: str) -> None:
+    method = ROWS[name]()
+    board, _ = played(method, name)
+    steps = [info for info in board.infos if isinstance(info, Stepped)]
+    assert [info.t for info in steps] == list(range(board.master.t))
+    assert all(list(info.workers) == sorted(set(info.workers)) for info in steps)
+    assert len(steps) > 2
+
+
+@rows
+def test_a_logged_run_replays_to_the_bit(name: str, tmp_path: Any) -> None:
+    away = () if name in STEADY else (Absence(2, 10.0, 25.0), Absence(1, 30.0, 31.0))
+    arguments = {"method": ROWS[name](), "iterations": 15, "absences": away, "batch_size": 4}
+    run = train(linear(), blobs(SITES), out=tmp_path / "run", **arguments)
+    assert run.iterations == 15
+    replay(tmp_path / "run", prepare(linear(), blobs(SITES), **arguments))
