@@ -9,6 +9,7 @@ Writes benchmarks/auto-convex.json or benchmarks/auto-network.json and prints th
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import time
@@ -19,35 +20,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from aspire import Run, train
+from aspire import train
 from aspire.data import load
-from aspire.experiments.convex import ConvexProblem, exact_value, problems
+from aspire.experiments.convex import ConvexProblem, exact_value, problems, solve
 from aspire.sets import CDNorm
 
 HERE = Path(__file__).parent
-
-
-def solve(problem: ConvexProblem, batch_size: int | None, seed: int = 0) -> Run:
-    """The default settings on one convex problem, from torch's own initial weights, float64."""
-    outputs = 2 if problem.family == "logistic" else 1
-    torch.manual_seed(seed)
-    model = torch.nn.Linear(problem.features, outputs, bias=False, dtype=torch.float64)
-    sites = []
-    for x, y in problem.sites:
-        t = torch.tensor(y)
-        sites.append((torch.tensor(x), t.long() if outputs == 2 else t[:, None]))
-    return train(
-        model,
-        sites,
-        loss="cross_entropy" if outputs == 2 else "mse",
-        iterations=problem.iterations,
-        quorum=problem.quorum,
-        batch_size=batch_size,
-        weight_decay=problem.l2,
-        evaluate_every=0,
-        log="off",
-        seed=seed,
-    )
 
 
 def excess(problem: ConvexProblem) -> dict[str, Any]:
@@ -85,7 +63,7 @@ def person_activity(seed: int, data: str | None, gamma: float | None = None) -> 
     torch.manual_seed(seed)
     widths = (7, 64, 32, 16, 11)
     layers: list[torch.nn.Module] = []
-    for a, b in zip(widths[:-1], widths[1:], strict=True):
+    for a, b in itertools.pairwise(widths):
         layers += [torch.nn.Linear(a, b), torch.nn.ReLU()]
     n = len(federation.sites)
     run = train(

@@ -33,7 +33,7 @@ ROWS: dict[str, Callable[[], Method]] = {
     "afl": afl,
     "afl-quorum": lambda: afl(quorum=2, average=True),
     "drfa-prox": drfa_prox,
-    "drfa-prox-quorum": lambda: drfa_prox(3, quorum=1, sampled=2),
+    "drfa-prox-quorum": lambda: drfa_prox(3, quorum=2, average=True),
     "q-ffl": q_ffl,
     "q-ffl-quorum": lambda: q_ffl(2.0, 1, quorum=2),
     "gda": gda,
@@ -41,6 +41,5 @@ ROWS: dict[str, Callable[[], Method]] = {
     "cover": cover,
     "gcivr": gcivr,
 }
-MEAN = {"ind", "fedavg", "fedavg-quorum", "mix-even", "q-ffl-quorum"}  # no minimax methods
+MEAN = {"fedavg", "fedavg-quorum", "mix-even", "q-ffl-quorum"}  # no minimax methods
 STEADY = {"aspire-ease-central"}  # nobody leaves or joins
-BASELINES = set(ROWS) - {name for name in ROWS if name.startswith(("aspire", "mix"))}

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from aspire.problem import build
 from aspire.runtimes import simulator
 from aspire.runtimes.delays import Absence, LogNormal
 from aspire.runtimes.log import digest
@@ -28,7 +29,7 @@ def board_of(method: Method) -> Board:
 
 
 def history(board: Board, *, moving: bool, count: int = 30) -> Iterator[Event]:
-    """Events as a runtime might write them: reports in a changing order, one that comes and goes."""
+    """Events as a runtime might write them: one worker comes and goes, the order changes."""
     for n in range(count):
         if moving and n in (8, 16):
             board.hands.pop(2, None)
@@ -73,8 +74,8 @@ def test_absorb_on_a_snapshot_leaves_the_original_alone(name: str) -> None:
     assert digest(copy) != before
 
 
-def spoilt(report: Report) -> Iterator[Report]:
-    """The same report with one thing wrong."""
+def spoilt(report: Report, *, types: bool) -> Iterator[Report]:
+    """The same report with one thing wrong; `types`: number types too."""
     yield dataclasses.replace(report, worker=SITES)
     yield dataclasses.replace(report, worker=-1)
     yield dataclasses.replace(report, task=report.task + 1000)
@@ -83,7 +84,7 @@ def spoilt(report: Report) -> Iterator[Report]:
     for key, vector in report.vectors.items():
         worse = vector.clone()
         worse[1] = float("nan")
-        for other in (worse, vector[:-1], vector.double(), vector[None]):
+        for other in (worse, vector[:-1], vector[None], *([vector.double()] if types else [])):
             yield dataclasses.replace(report, vectors={**report.vectors, key: other})
         yield dataclasses.replace(
             report, vectors={k: v for k, v in report.vectors.items() if k != key}
@@ -98,7 +99,7 @@ def test_a_refused_event_changes_no_byte(name: str, count: int) -> None:
     before = digest(board.master)
     report = board.report(min(board.hands))
     gone = [Left(SITES), Joined(-1), Joined(report.worker)]
-    for event in [*spoilt(report), *gone]:
+    for event in [*spoilt(report, types=name not in STEADY), *gone]:
         master, tasks, infos = method.absorb(board.master, [event])
         assert master is board.master
         assert digest(master) == before, event
@@ -171,9 +172,14 @@ def test_weights_are_of_the_present(name: str) -> None:
             assert weights[event.worker] == 0.0
 
 
-def carried_out(method: Method, gradients: int, **arguments: Any) -> simulator.Simulation:
-    problem = blob_problem(SITES, batch_size=8)
-    run = simulator.begin(method, problem, delays=LogNormal(), **arguments)
+def carried_out(method: Method, gradients: int) -> simulator.Simulation:
+    """A run from far away: every parameter starts at 2."""
+    far = linear()
+    for parameter in far.parameters():
+        torch.nn.init.constant_(parameter, 2.0)
+        parameter.data[0] *= -1.0
+    problem = build(far, blobs(SITES), batch_size=16)
+    run = simulator.begin(method, problem, delays=LogNormal())
     while run.gradients < gradients:
         run.absorb(run.next_event())
     return run
@@ -187,10 +193,8 @@ def test_a_run_lowers_the_loss(name: str) -> None:
     before, after = (
         np.array([site.full_loss(w) for site in sites]) for w in (start, method.model(run.master))
     )
-    if name == "ind":
-        assert after[1] < 0.7 * before[1]
-    figure = np.mean if name in MEAN else np.max
-    assert figure(after) < 0.9 * figure(before)
+    figure = {"ind": lambda f: f[1]}.get(name, np.mean if name in MEAN else np.max)
+    assert figure(after) < 0.5 * figure(before)
 
 
 @rows

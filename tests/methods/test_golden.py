@@ -289,3 +289,17 @@ def test_u_stays_at_half_of_what_the_known_losses_say():
     known = 0.4 * np.exp(loss(0, before) / T) + 0.6 * np.exp(loss(1, w) / T)
     assert u_new < 0.5 * known
     close(board.master.u * np.exp(board.master.c / T), 0.5 * known)
+
+
+def test_the_step_is_no_longer_than_the_longest_gradient():
+    T = 0.2
+    board = begun(gcivr(T, 0.2, period=4, sampled=1))
+    cut = 0
+    for _ in range(12):
+        before = board.master.w
+        play(board)
+        master = board.master
+        length = float(torch.linalg.vector_norm(master.w - before)) / 0.2
+        assert length <= master.slope.max() * (1 + 1e-12)
+        cut += length >= master.slope.max() * (1 - 1e-12)
+    assert cut > 0

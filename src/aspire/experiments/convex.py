@@ -14,6 +14,9 @@ from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+import torch
+
+from aspire.train import Run, train
 
 Array = npt.NDArray[np.float64]
 Family = Literal["logistic", "least_squares"]
@@ -188,3 +191,26 @@ def _newton_step(
         value += radius * cp.sum(up) + min(radius, 1.0 / n) * cp.sum(down) + budget * g
     best = float(cp.Problem(cp.Minimize(value), cons).solve(solver=cp.CLARABEL))
     return np.outer(sign, white @ np.asarray(v.value)).ravel(), best
+
+
+def solve(problem: ConvexProblem, batch_size: int | None, seed: int = 0) -> Run:
+    """The default settings on one convex problem, from torch's own initial weights, float64."""
+    outputs = 2 if problem.family == "logistic" else 1
+    torch.manual_seed(seed)
+    model = torch.nn.Linear(problem.features, outputs, bias=False, dtype=torch.float64)
+    sites = []
+    for x, y in problem.sites:
+        t = torch.tensor(y)
+        sites.append((torch.tensor(x), t.long() if outputs == 2 else t[:, None]))
+    return train(
+        model,
+        sites,
+        loss="cross_entropy" if outputs == 2 else "mse",
+        iterations=problem.iterations,
+        quorum=problem.quorum,
+        batch_size=batch_size,
+        weight_decay=problem.l2,
+        evaluate_every=0,
+        log="off",
+        seed=seed,
+    )

@@ -54,6 +54,7 @@ class Master(State):
     V: Tensor = field(default_factory=lambda: torch.zeros(0))
     c: float = 0.0
     before: Tensor = field(default_factory=lambda: torch.zeros(0))  # w of the last step
+    slope: Array = field(default_factory=lambda: np.zeros(0))  # last known |grad f_j|
     members: Mask = field(default_factory=lambda: np.zeros(0, dtype=bool))  # whom u and V are of
 
 
@@ -71,7 +72,9 @@ def stale(master: Master) -> bool:
 
 def ask(master: Master, kind: str, workers: Indices, counts: Array) -> Ask:
     vectors = {"w": state.model(master, master.w)}
-    if kind == "difference":
+    if kind == "checkpoint":
+        master.members = master.present.copy()
+    else:
         vectors["before"] = state.model(master, master.before)
     return Ask(kind, workers, vectors, counts=counts)
 
@@ -79,8 +82,9 @@ def ask(master: Master, kind: str, workers: Indices, counts: Array) -> Ask:
 def step(master: Master, reports: list[Report], a: float) -> None:
     """u <- g(w) + (1 - a)(u - g(w_before)), V likewise; w <- w - eta T V/u.
 
-    g is the mean over the reports, by counts. a = 1 forgets the past: a checkpoint. u is kept
-    from falling below half of what the last known losses say.
+    g is the mean over the reports, by counts. a = 1 forgets the past: a checkpoint. Differences of
+    exponentials can leave the range of what they estimate, so u stays above half of what the last
+    known losses say, and T V/u, a mean of gradients, is no longer than the longest of them.
     """
     T = master.constants["temperature"]
     shift(master, reports, T)
@@ -95,9 +99,18 @@ def step(master: Master, reports: list[Report], a: float) -> None:
     pull[master.present] *= np.exp((master.f[master.present] - master.c) / T)
     known = max(float(pull.sum()), float(np.finfo(np.float64).tiny))
     master.weights = pull / known
-    master.u, master.V, master.before = max(u, 0.5 * known), V, master.w
-    master.w = master.w - master.constants["rate"] * T / master.u * V
-    master.members = master.present.copy()
+    master.u, master.before = max(u, 0.5 * known), master.w
+    master.V = shortened(master, reports, V, T)
+    master.w = master.w - master.constants["rate"] * T / master.u * master.V
+
+
+def shortened(master: Master, reports: list[Report], V: Tensor, T: float) -> Tensor:
+    """V with |T V/u| at most the longest last known gradient of a present worker."""
+    for report in reports:
+        master.slope[report.worker] = float(torch.linalg.vector_norm(report.vectors["g"].double()))
+    most = float(master.slope[master.present].max()) * master.u / T
+    length = float(torch.linalg.vector_norm(V))
+    return V if length <= most else V * (most / length)
 
 
 def shift(master: Master, reports: list[Report], T: float) -> None:

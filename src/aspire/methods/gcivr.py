@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+import numpy as np
+
 from aspire.methods import arguments, composite, draws, rounds, state
 from aspire.methods.composite import Master, work
 from aspire.methods.state import Ask, Kind
@@ -72,7 +74,7 @@ class Rules:
 
     def init(self, facts: Facts, seed: int) -> tuple[Master, list[Task]]:
         q = arguments.prior_over(facts.sites, self.prior)
-        master = Master(**state.fields(facts, seed, q))
+        master = Master(**state.fields(facts, seed, q), slope=np.zeros(facts.sites))
         return master, state.probes(master, facts)
 
     def constants(self, master: Master) -> dict[str, float]:
