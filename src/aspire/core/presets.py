@@ -39,7 +39,7 @@ class Auto:
     forget: float = 0.3
     simplex: bool = field(default=True, init=False)
     power: int = field(default=12, init=False)
-    secants: bool = field(default=True, init=False)
+    checks: bool = field(default=True, init=False)
     limits: Limits = field(default_factory=Limits, init=False)
 
     def __post_init__(self) -> None:
@@ -102,7 +102,7 @@ class Paper:
     limits: Limits = field(default_factory=lambda: Limits(a1=1e3, a2=1e3, a3=1.0, a4=1e3))
     simplex: bool = field(default=False, init=False)
     power: int = field(default=0, init=False)
-    secants: bool = field(default=False, init=False)
+    checks: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
         positive(eta_w=self.eta_w, eta_z=self.eta_z, eta_h=self.eta_h, kappa=self.kappa)
@@ -160,7 +160,7 @@ class Theorem1:
     limits: Limits = field(default_factory=lambda: Limits(a1=1e3, a2=1e3, a3=1.0, a4=1e3))
     simplex: bool = field(default=False, init=False)
     power: int = field(default=12, init=False)
-    secants: bool = field(default=False, init=False)
+    checks: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
         positive(epsilon=self.epsilon, theta=self.theta, kappa=self.kappa, drift=self.drift)

@@ -82,8 +82,8 @@ class Preset(Protocol):
         """Power iterations in a probe; 0: the probe gives losses only."""
 
     @property
-    def secants(self) -> bool:
-        """Workers look at their curvature again now and then."""
+    def checks(self) -> bool:
+        """Workers see now and then whether their step is not too long."""
 
     @property
     def limits(self) -> Limits: ...

@@ -35,7 +35,7 @@ from aspire.methods.aspire_state import (
     whole_set,
 )
 from aspire.methods.aspire_step import gap, quorum_met, step, step_tasks
-from aspire.methods.worker import PASSES, loss_is_due, probe, secant, secant_is_due
+from aspire.methods.worker import PASSES, check_is_due, checked_step, loss_is_due, probe
 from aspire.sets import UncertaintySet
 from aspire.types import (
     Event,
@@ -61,7 +61,7 @@ class Habits:
     local_steps: int
     limit: float  # a1
     power: int  # power iterations in a probe
-    secants: bool  # look at the curvature again now and then
+    checks: bool  # see now and then whether the step is not too long
     slope: bool  # tell |grad f_j|, which the bound on the pull needs
 
 
@@ -89,8 +89,8 @@ def work(
     said = {"gradients": float(K)}
     if habits.slope:
         said["slope"] = float(torch.linalg.vector_norm(gradient))
-    if habits.secants and secant_is_due((draws - 1) // K):
-        said["curvature"] = secant(before, w, gradient, local, draws + K - 1)
+    if habits.checks and check_is_due((draws - 1) // K):
+        w, said["curvature"] = checked_step(before, w, gradient, local, task, draws + K - 1)
         said["gradients"] += 1.0
     said["samples"] = PASSES * said["gradients"] * local.batch_samples
     if loss_is_due(local, draws, K):
@@ -141,7 +141,7 @@ def aspire(
         local_steps=local_steps,
         limit=preset.limits.a1,
         power=max(preset.power, 0 if pull_bound is None else 1),  # the bound needs |grad f_j|
-        secants=preset.secants,
+        checks=preset.checks,
         slope=pull_bound is not None,
     )
     return Method(

@@ -17,12 +17,12 @@ from torch import Tensor
 from aspire.methods import arguments, state
 from aspire.methods.descent import cost
 from aspire.methods.state import Ask, Indices, Kind, Mask, State
-from aspire.methods.worker import probe
+from aspire.methods.worker import loss_is_due, probe
 from aspire.types import Array, Local, Report, Task
 
 KINDS = {
-    "checkpoint": Kind(1, ("g",), ("loss",)),
-    "difference": Kind(1, ("g", "g_before"), ("loss", "loss_before")),
+    "checkpoint": Kind(1, ("g",)),
+    "difference": Kind(1, ("g", "g_before")),
 }
 SLACK = 50.0  # c falls by at most this many T in one step, so that no rescaling overflows
 
@@ -30,15 +30,20 @@ SLACK = 50.0  # c falls by at most this many T in one step, so that no rescaling
 
 
 def work(worker: None, task: Task, local: Local, *, power: int) -> tuple[None, Report]:
-    """Gradient and loss at w; for a 'difference' also at the w before, on the same batch."""
+    """The gradient at w; for a 'difference' also at the w before, on the same batch.
+
+    The losses there, when they are due.
+    """
     if task.kind == "probe":
         return None, probe(task, local, power)
-    w, draw = task.vectors["w"], int(task.scalars["draws"])
-    vectors, losses = {"g": local.gradient(w, draw)}, {"loss": local.loss(w)}
+    draw = int(task.scalars["draws"])
+    points = {"": task.vectors["w"]}
     if task.kind == "difference":
-        before = task.vectors["before"]
-        vectors["g_before"] = local.gradient(before, draw)
-        losses["loss_before"] = local.loss(before)
+        points["_before"] = task.vectors["before"]
+    vectors = {f"g{when}": local.gradient(w, draw) for when, w in points.items()}
+    losses = {}
+    if loss_is_due(local, draw, 1):
+        losses = {f"loss{when}": local.loss(w) for when, w in points.items()}
     numbers = losses | cost(local, gradients=len(vectors), losses=len(losses))
     return None, Report(task.worker, task.id, vectors, numbers)
 
@@ -128,10 +133,14 @@ def shift(master: Master, reports: list[Report], T: float) -> None:
 def value(
     master: Master, reports: list[Report], share: Array, T: float, when: str
 ) -> tuple[float, Tensor]:
-    """g = sum_i s_i exp((f_i - c)/T) and its gradient sum_i s_i exp((f_i - c)/T) grad f_i / T."""
+    """g = sum_i s_i exp((f_i - c)/T) and its gradient sum_i s_i exp((f_i - c)/T) grad f_i / T.
+
+    Where no loss was due, the last known one stands for both points.
+    """
     u, V = 0.0, torch.zeros_like(master.w)
     for s, report in zip(share, reports, strict=True):
-        g = float(s) * math.exp((report.scalars[f"loss{when}"] - master.c) / T)
+        f = report.scalars.get(f"loss{when}", float(master.f[report.worker]))
+        g = float(s) * math.exp((f - master.c) / T)
         u += g
         V += g / T * report.vectors[f"g{when}"].double()
     return u, V

@@ -43,19 +43,28 @@ def curvature_at(w: Tensor, local: Local, draw: int, power: int) -> tuple[float,
     return curvature, float(torch.linalg.vector_norm(base))
 
 
-def secant(before: Tensor, after: Tensor, gradient: Tensor, local: Local, draw: int) -> float:
-    """|grad(after) - grad(before)| / |after - before| on one batch: L_j along the last step.
+def checked_step(
+    before: Tensor, after: Tensor, gradient: Tensor, local: Local, task: Task, draw: int
+) -> tuple[Tensor, float]:
+    """The step (11) once more, and the curvature L_j that it revealed where it went too far.
 
+    With d = after - before and s = pi d . (grad(after) - grad(before)) / |d|^2 + kappa, all on one
+    batch, a step a_w with a_w s > 2 overshoots: it is cut to the minimiser on the line, d/(a_w s).
     A start where the loss is flat hides the curvature that the probe looks for; this finds it.
     """
-    length = float(torch.linalg.vector_norm(after - before))
-    if not length > 0:
-        return 0.0
-    change = local.gradient(after, draw) - gradient
-    return float(torch.linalg.vector_norm(change)) / length
+    step = after - before
+    length = float(step.double().square().sum())
+    pi, kappa, rate = (task.scalars[name] for name in ("pi", "kappa", "rate"))
+    if not (length > 0 and pi > 0):
+        return after, 0.0
+    bend = float((local.gradient(after, draw) - gradient).double() @ step.double()) / length
+    overshoot = rate * (pi * bend + kappa)
+    if not overshoot > 2:
+        return after, 0.0
+    return before + step / overshoot, bend
 
 
-def secant_is_due(reports: int) -> bool:
+def check_is_due(reports: int) -> bool:
     """At the first reports in ever larger gaps, then at every fiftieth: about 2 % of them."""
     return reports % 50 == 0 or (reports < 50 and reports & (reports - 1) == 0)
 
