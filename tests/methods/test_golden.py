@@ -263,6 +263,15 @@ def test_a_small_temperature_neither_overflows_nor_divides_by_zero():
         close(board.method.weights(board.master).sum(), 1.0)
 
 
+@pytest.mark.parametrize("make", [cover, gcivr])
+def test_a_site_without_prior_does_not_count(make):
+    """f_2 is much the larger one, and exp((f_1 - f_2)/T) underflows."""
+    board = begun(make(1e-3, 1e-4, prior=[1.0, 0.0]))
+    play(board)
+    close(board.method.weights(board.master), [1.0, 0.0])
+    close(board.master.w, W0 - 1e-4 * grad(0, W0))
+
+
 @pytest.mark.parametrize("method", [fedavg(), afl(), drfa_prox(), q_ffl(), gda(), gdmax(), ind(1)])
 def test_the_first_guess_of_the_rate(method):
     """Curvatures 1 and 2 by power iterations: rate 1/2."""
@@ -303,3 +312,46 @@ def test_the_step_is_no_longer_than_the_longest_gradient():
         assert length <= master.slope.max() * (1 + 1e-12)
         cut += length >= master.slope.max() * (1 - 1e-12)
     assert cut > 0
+
+
+class Large(Quadratic):
+    """A site whose loss costs as much as ten gradients: it is due with every tenth batch."""
+
+    loss_samples = 30
+
+
+def large(method):
+    sites = [Large((1.0, 0.0)), Large((0.0, 2.0), curvature=2.0, offset=0.25)]
+    board = Board(method, sites, START)
+    board.probe()
+    return board
+
+
+def test_between_reports_the_last_known_loss_counts():
+    board, w, lam = large(afl(0.1, 0.2)), W0, np.array([0.5, 0.5])
+    f = losses(w)
+    for t in range(12):
+        if t + 1 == 10:  # the probe was batch 0
+            f = losses(w)
+        play(board)
+        slope = sum(lam[j] * grad(j, w) for j in (0, 1))
+        w, lam = w - 0.1 * slope, simplex(lam + 0.2 * f)
+        close(board.master.w, w)
+        close(board.method.weights(board.master), lam)
+
+
+def test_between_reports_cover_moves_by_the_gradients():
+    T, a, eta = 0.7, 0.3, 0.05
+    board = large(cover(T, eta, momentum=a, sampled=1))
+    f, w, before, u, V = losses(W0), W0, W0, 0.0, np.zeros(2)
+    for t in range(4):
+        j = 0 if batches.uniform(0, 0, t, WEIGHTED) < 0.5 else 1
+        g = np.exp(f[j] / T)
+        keep = 0.0 if t == 0 else 1 - a
+        u = g + keep * (u - g)
+        V = g / T * grad(j, w) + keep * (V - g / T * grad(j, before))
+        u = max(u, 0.5 * np.exp(f / T).mean())
+        play(board)
+        V = V * min(1.0, board.master.slope.max() * u / T / np.linalg.norm(V))
+        before, w = w, w - eta * T * V / u
+        close(board.master.w, w)

@@ -242,7 +242,10 @@ def objection(master: Master, event: Event) -> str | None:
         return f"worker {event.worker} reports no loss"
     g = event.vectors.get("g")
     if master.constants and (
-        g is None or g.shape != master.w.shape or not bool(torch.isfinite(g).all())
+        g is None
+        or g.shape != master.w.shape
+        or g.dtype != master.like.dtype
+        or not bool(torch.isfinite(g).all())
     ):
         return f"worker {event.worker} reports a gradient that is not {len(master.w)} numbers"
     return None

@@ -101,8 +101,8 @@ def step(master: Master, reports: list[Report], a: float) -> None:
         u += (1.0 - a) * (master.u - u_before)
         V += (1.0 - a) * (master.V - V_before)
     pull = state.restricted(master.prior, master.present)
-    pull[master.present] *= np.exp((master.f[master.present] - master.c) / T)
-    known = max(float(pull.sum()), float(np.finfo(np.float64).tiny))
+    pull[pull > 0] *= np.exp((master.f[pull > 0] - master.c) / T)
+    known = float(pull.sum())
     master.weights = pull / known
     master.u, master.before = max(u, 0.5 * known), master.w
     master.V = shortened(master, reports, V, T)
@@ -119,8 +119,9 @@ def shortened(master: Master, reports: list[Report], V: Tensor, T: float) -> Ten
 
 
 def shift(master: Master, reports: list[Report], T: float) -> None:
-    """c <- the largest known loss; u and V times exp((c_old - c_new)/T)."""
-    known = [float(master.f[master.present].max())]
+    """c <- the largest known loss that carries weight; u and V times exp((c_old - c_new)/T)."""
+    carrying = state.restricted(master.prior, master.present) > 0
+    known = [float(master.f[carrying].max())]
     known += [r.scalars["loss_before"] for r in reports if "loss_before" in r.scalars]
     started = len(master.V) > 0
     c = max(*known, master.c - SLACK * T) if started else max(known)
