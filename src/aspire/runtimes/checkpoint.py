@@ -35,10 +35,11 @@ def pack(value: Any, tensors: Tensors) -> Any:
     """The tree of a state as JSON; tensors and arrays go into `tensors` under numbered names."""
     if isinstance(value, (Tensor, np.ndarray)):
         name = str(len(tensors))
-        array = isinstance(value, np.ndarray)
-        tensor = torch.from_numpy(np.array(value)) if array else value.detach().cpu().clone()
-        tensors[name] = tensor.contiguous()
-        return {"array" if array else "tensor": name}
+        if isinstance(value, Tensor):
+            tensors[name] = value.detach().cpu().clone().contiguous()
+            return {"tensor": name}
+        tensors[name] = torch.from_numpy(np.array(value)).contiguous()
+        return {"array": name}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         kind = type(value)
         fields = [f.name for f in dataclasses.fields(value)]
@@ -69,7 +70,7 @@ def unpack(tree: Any, tensors: Tensors) -> Any:
     if "dict" in tree:
         return {unpack(k, tensors): unpack(v, tensors) for k, v in tree["dict"]}
     if "class" in tree:
-        made = object.__new__(_class(tree["class"]))
+        made: Any = object.__new__(_class(tree["class"]))
         for name, item in tree["fields"].items():
             object.__setattr__(made, name, unpack(item, tensors))
         return made
