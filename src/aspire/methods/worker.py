@@ -11,6 +11,7 @@ from aspire import batches
 from aspire.types import Local, Report, Task
 
 PASSES = 3  # a gradient costs three passes over its samples, a loss one
+OVERSHOOT = 1.5  # a_w s of a step that is too long; 2 would swing for ever
 
 
 def probe(task: Task, local: Local, power: int) -> Report:
@@ -49,7 +50,7 @@ def checked_step(
     """The step (11) once more, and the curvature L_j that it revealed where it went too far.
 
     With d = after - before and s = pi d . (grad(after) - grad(before)) / |d|^2 + kappa, all on one
-    batch, a step a_w with a_w s > 2 overshoots: it is cut to the minimiser on the line, d/(a_w s).
+    batch, a step with a_w s > 1.5 goes too far: it is cut to the minimiser on the line, d/(a_w s).
     A start where the loss is flat hides the curvature that the probe looks for; this finds it.
     """
     step = after - before
@@ -59,7 +60,7 @@ def checked_step(
         return after, 0.0
     bend = float((local.gradient(after, draw) - gradient).double() @ step.double()) / length
     overshoot = rate * (pi * bend + kappa)
-    if not overshoot > 2:
+    if not overshoot > OVERSHOOT:
         return after, 0.0
     return before + step / overshoot, bend
 
