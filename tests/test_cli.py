@@ -126,26 +126,66 @@ def test_replay_of_nothing(tmp_path):
     assert "expected a file of a run" in text
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupt_leaves_whole_files(file, tmp_path, number):
-    out = tmp_path / "run"
-    command = [sys.executable, "-m", "aspire", "train", file, "--iterations", "1000000"]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    with subprocess.Popen(
-        [*command, "--evaluate-every", "50", "--out", out],
+def begun(file, out, iterations, *options):
+    """A real process that trains, stopped by the test once it has written some history."""
+    command = [sys.executable, "-m", "aspire", "train", file, "--iterations", str(iterations)]
+    process = subprocess.Popen(
+        [*command, "--evaluate-every", "50", "--out", out, *options],
         stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
         text=True,
-        env=environment,
-    ) as process:
-        while not (out / "history.jsonl").exists() and process.poll() is None:
-            time.sleep(0.05)
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+    while not (out / "history.jsonl").exists() and process.poll() is None:
+        time.sleep(0.05)
+    return process
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_stopped_run_resumes_to_the_same_bytes(file, tmp_path, number):
+    """An interrupt leaves a checkpoint; a kill loses what came after the last one, no more."""
+    out, whole = tmp_path / "run", tmp_path / "whole"
+    process = begun(file, out, 3000, "--checkpoint-seconds", "0.05")
+    with process:
         process.send_signal(number)
         _, errors = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert "Interrupted" in errors
+    if number != signal.SIGKILL:
+        assert process.returncode == 130
+        assert "Interrupted" in errors
     assert "Traceback" not in errors
-    for line in (out / "history.jsonl").read_text().splitlines():
-        json.loads(line)
+    assert not (out / "result.json").exists()
+    code, text = call("replay", out)
+    assert code == 2
+    assert "did not finish" in text
+    code, text = call("resume", out)
+    assert code == 0
+    code, _ = call("train", file, "--iterations", 3000, "--evaluate-every", 50, "--out", whole)
+    assert code == 0
+    for name in ("events.jsonl", "history.jsonl", "model.safetensors"):
+        assert (out / name).read_bytes() == (whole / name).read_bytes()
+    assert call("replay", out)[0] == 0
+    code, text = call("resume", out)
+    assert code == 2
+    assert "has ended" in text
+
+
+def test_resume_needs_the_same_job(file, tmp_path):
+    out = tmp_path / "run"
+    process = begun(file, out, 100000)
+    with process:
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)
+    settings = json.loads((out / "run.json").read_text())
+    (out / "run.json").write_text(json.dumps(settings | {"seed": 5}))
+    code, text = call("resume", out)
+    assert code == 2
+    assert "seed was 5" in text
+    for path in (out / "checkpoints").iterdir():
+        path.write_bytes(b"nothing")
+    (out / "run.json").write_text(json.dumps(settings))
+    code, text = call("resume", out)
+    assert code == 2
+    assert "expected a whole checkpoint" in text
 
 
 def test_version_and_help():

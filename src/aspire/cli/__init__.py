@@ -8,7 +8,9 @@ import click
 
 from aspire import __version__
 from aspire.cli.data import data_command
-from aspire.cli.run import demo_command, replay_command, train_command
+from aspire.cli.report import report_command
+from aspire.cli.reproduce import reproduce_command
+from aspire.cli.run import demo_command, replay_command, resume_command, train_command
 from aspire.cli.shared import Group
 
 
@@ -22,5 +24,6 @@ def main(verbose: bool) -> None:
     )
 
 
-for command in (demo_command, train_command, replay_command, data_command):
+COMMANDS = (demo_command, train_command, resume_command, replay_command, data_command)
+for command in (*COMMANDS, reproduce_command, report_command):
     main.add_command(command)

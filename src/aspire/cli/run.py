@@ -12,10 +12,10 @@ from typing import Any
 import click
 import torch
 
-from aspire.cli.shared import Sentence, interruptible, progress_bar
+from aspire.cli.shared import Sentence, interruptible, progress_bar, stoppable
 from aspire.runtimes import rundir
 from aspire.runtimes.replay import Differs
-from aspire.train import Run, prepare, replay, train
+from aspire.train import Job, Run, prepare, replay, resume, train
 
 
 @click.command("train")
@@ -33,8 +33,14 @@ from aspire.train import Run, prepare, replay, train
 @click.option("--log", default="full", show_default=True, help="full, digest or off.")
 @click.option("--stationarity", is_flag=True, help="Compute the stationarity gap at the end.")
 @click.option("--out", type=click.Path(path_type=Path), help="A new folder for the run.")
+@click.option("--checkpoint-seconds", type=float, default=60.0, show_default=True)
 def train_command(
-    file: Path, log: str, stationarity: bool, out: Path | None, **options: Any
+    file: Path,
+    log: str,
+    stationarity: bool,
+    out: Path | None,
+    checkpoint_seconds: float,
+    **options: Any,
 ) -> None:
     """Train what FILE.py defines: model(), sites(), optionally site(name), uncertainty(), loss().
 
@@ -42,31 +48,34 @@ def train_command(
     """
     model, sites, arguments = from_file(file, **options)
     source = {"file": str(file.resolve()), "sha256": _sha256(file), "options": options}
-    with progress_bar(options["iterations"]) as progress, interruptible(out):
+    with progress_bar(options["iterations"]) as progress, stoppable() as stop:
         run = train(
             model, sites, out=out, log=log, stationarity=stationarity, progress=progress,
-            source=source, **arguments,
+            stop=stop, checkpoint_seconds=checkpoint_seconds, source=source, **arguments,
         )  # fmt: skip
     click.echo(table(run))
     if out is not None:
         click.echo(f"The run is in {out}.")
 
 
+@click.command("resume")
+@click.argument("directory", type=click.Path(path_type=Path))
+@click.option("--stationarity", is_flag=True, help="Compute the stationarity gap at the end.")
+def resume_command(directory: Path, stationarity: bool) -> None:
+    """Go on with the run in DIRECTORY from its last checkpoint."""
+    job = recorded_job(directory)
+    with progress_bar(job.iterations) as progress, stoppable() as stop:
+        run = resume(directory, job, stationarity=stationarity, progress=progress, stop=stop)
+    click.echo(table(run))
+
+
 @click.command("replay")
 @click.argument("directory", type=click.Path(path_type=Path))
 def replay_command(directory: Path) -> None:
     """Absorb the events of the run in DIRECTORY again and compare the final state bit for bit."""
-    source = rundir.read_json(directory / rundir.RUN).get("source")
-    if source is None:
-        raise ValueError(
-            f"{directory}: the run was not started by aspire train, so no file is known"
-        )
-    file = Path(source["file"])
-    if _sha256(file) != source["sha256"]:
-        raise ValueError(f"{file} has changed since the run in {directory}: expected the same file")
-    model, sites, arguments = from_file(file, **source["options"])
+    job = recorded_job(directory)
     try:
-        events, state = replay(directory, prepare(model, sites, **arguments))
+        events, state = replay(directory, job)
     except Differs as difference:
         raise Sentence(f"The replay of {directory} differs: {difference}.") from difference
     click.echo(f"Replayed {events} events: the same state, bit for bit ({state[:16]}).")
@@ -83,6 +92,23 @@ def demo_command(seeds: int, out: Path) -> None:
         result = demo.run(seeds, progress=progress)
     click.echo(result.text())
     click.echo(f"\nPicture: {result.draw(out)}\nPage:    {result.write_page(out)}")
+
+
+def recorded_job(directory: Path) -> Job:
+    """The job of a run that `aspire train` started, from its run.json."""
+    settings = rundir.read_json(directory / rundir.RUN)
+    source = settings.get("source")
+    if source is None:
+        raise ValueError(
+            f"{directory}: the run was not started by aspire train, so no file is known"
+        )
+    file = Path(source["file"])
+    if _sha256(file) != source["sha256"]:
+        raise ValueError(f"{file} has changed since the run in {directory}: expected the same file")
+    model, sites, arguments = from_file(file, **source["options"])
+    job = prepare(model, sites, **arguments)
+    job.settings["log"] = settings["log"]
+    return job
 
 
 def from_file(

@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from aspire.runtimes.simulator import Stopped
+from aspire.train import Interrupted
 
 
 class Group(click.Group):
@@ -20,6 +21,9 @@ class Group(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
+        except Interrupted as stopped:
+            click.echo(f"Interrupted: {stopped}.", err=True)
+            raise click.exceptions.Exit(130) from None
         except (ValueError, Stopped, ImportError) as error:
             raise Sentence(str(error)) from error
 
@@ -29,10 +33,10 @@ class Sentence(click.ClickException):
 
 
 @contextmanager
-def progress_bar(total: int) -> Iterator[Callable[[int], None]]:
+def progress_bar(total: float) -> Iterator[Callable[[int], None]]:
     """A bar on a terminal, a quiet line every tenth otherwise; both on standard error."""
     if sys.stderr.isatty():
-        with click.progressbar(length=total, file=sys.stderr) as bar:
+        with click.progressbar(length=int(total), file=sys.stderr) as bar:
             yield lambda t: bar.update(t - bar.pos) if t % 20 == 0 or t == total else None
         return
 
@@ -44,8 +48,27 @@ def progress_bar(total: int) -> Iterator[Callable[[int], None]]:
 
 
 @contextmanager
+def stoppable() -> Iterator[Callable[[], bool]]:
+    """Yields a question: was the run asked to stop? Ctrl-C and SIGTERM ask; the second insists."""
+    asked: list[int] = []
+
+    def ask(number: int, frame: Any) -> None:
+        if asked:
+            raise KeyboardInterrupt
+        asked.append(number)
+
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(number, ask) for number in numbers]
+    try:
+        yield lambda: bool(asked)
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
+
+
+@contextmanager
 def interruptible(out: Path | None) -> Iterator[None]:
-    """SIGTERM is an interrupt too; either leaves the files whole and says where they are."""
+    """For work with no checkpoints: SIGTERM is an interrupt too; both end in a sentence."""
 
     def stop(number: int, frame: Any) -> None:
         raise KeyboardInterrupt

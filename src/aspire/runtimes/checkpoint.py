@@ -17,6 +17,7 @@ import importlib
 import json
 import logging
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -141,6 +142,11 @@ def latest(folder: Path) -> Any:
         except ValueError as error:
             logger.warning("%s; trying the one before", error)
     raise ValueError(f"{folder}: expected a whole checkpoint, and there is none")
+
+
+def clear(folder: Path) -> None:
+    """A run that has ended needs none."""
+    shutil.rmtree(folder / FOLDER, ignore_errors=True)
 
 
 def _sync_folder(place: Path) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import os
 from pathlib import Path
 from typing import IO, Any
 
@@ -65,22 +66,40 @@ def check_level(level: str) -> None:
 
 
 class EventLog:
-    """Takes events one by one; `path` None keeps only the running hash."""
+    """Takes events one by one; `path` None keeps only the running hash.
 
-    def __init__(self, level: str = "digest", path: Path | None = None) -> None:
+    The hash is a chain, h <- sha256(h + line), so it can be taken up again: `state` says where a
+    log stands, and given back it cuts the file there and goes on.
+    """
+
+    def __init__(
+        self, level: str = "digest", path: Path | None = None, state: dict[str, Any] | None = None
+    ) -> None:
         check_level(level)
-        self.level, self.count = level, 0
-        self._sha = hashlib.sha256()
+        self.level = level
+        self.count = state["count"] if state else 0
+        self._hash = state["sha256"] if state else ""
         self._file: IO[str] | None = None
         if path is not None and level != "off":
-            self._file = open(path, "w", encoding="utf-8")  # noqa: SIM115 - closed by close()
+            if state:
+                os.truncate(path, state["bytes"])
+            self._file = open(path, "a" if state else "w", encoding="utf-8")  # noqa: SIM115
+
+    def state(self) -> dict[str, Any]:
+        """Where the log stands: events, hash, and the length of the file."""
+        length = 0
+        if self._file is not None:
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            length = os.fstat(self._file.fileno()).st_size
+        return {"count": self.count, "sha256": self._hash, "bytes": length}
 
     def add(self, time: float, event: Event) -> None:
         if self.level == "off":
             return
         record = {"n": self.count, "time": time, **event_record(event)}
         line = json.dumps(record)
-        self._sha.update(line.encode())
+        self._hash = hashlib.sha256((self._hash + line).encode()).hexdigest()
         self.count += 1
         if self.level == "full":
             self._write(line)
@@ -89,7 +108,7 @@ class EventLog:
         """A line with the running hash, and at the end the hash of the master's state."""
         if self.level == "off":
             return
-        record = {"mark": kind, "t": t, "events": self.count, "sha256": self._sha.hexdigest()}
+        record = {"mark": kind, "t": t, "events": self.count, "sha256": self._hash}
         if kind == "end":
             record["state"] = digest(master)
         self._write(json.dumps(record))

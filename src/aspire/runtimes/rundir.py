@@ -63,9 +63,20 @@ def write_json(path: Path, value: Any) -> None:
     os.replace(beside, path)
 
 
+def write_lines(path: Path, values: list[Any]) -> None:
+    """A whole .jsonl file anew, beside and then renamed."""
+    beside = path.with_name(path.name + ".part")
+    beside.write_text("".join(_line(value) for value in values), encoding="utf-8")
+    os.replace(beside, path)
+
+
 def append_json(path: Path, value: Any) -> None:
     with open(path, "a", encoding="utf-8") as file:
-        file.write(json.dumps(plain(value), allow_nan=False) + "\n")
+        file.write(_line(value))
+
+
+def _line(value: Any) -> str:
+    return json.dumps(plain(value), allow_nan=False) + "\n"
 
 
 def read_json(path: Path) -> Any:

@@ -1,0 +1,102 @@
+"""`aspire reproduce NAME`: an experiment of the paper by one command, resumable."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from aspire.cli.shared import Sentence, interruptible
+
+if TYPE_CHECKING:
+    from aspire.experiments.plans import Request
+
+
+@click.command("reproduce")
+@click.argument("name")
+@click.option("--datasets", help="Names with commas between them (default: all that are here).")
+@click.option("--methods", help="Names with commas between them (default: all of the experiment).")
+@click.option("--seeds", type=int, help="Seeds 0 to N-1 (default: 10 for tables, 3 for figures).")
+@click.option("--seed-list", help="These seeds, with commas between them.")
+@click.option(
+    "--data", type=click.Path(path_type=Path, file_okay=False), help="Folder of the data."
+)
+@click.option(
+    "--out", type=click.Path(path_type=Path), default=Path("results"), show_default=True
+)  # fmt: skip
+@click.option("--jobs", type=int, default=2, show_default=True, help="Cells at a time.")
+@click.option("--quick", is_flag=True, help="One seed and a 50th of the budget.")
+@click.option("--tuned", is_flag=True, help="The settings that `tune` chose, not the defaults.")
+def reproduce_command(name: str, data: Path | None, out: Path, jobs: int, **options: Any) -> None:
+    """Run NAME: table1, table2, gamma, time, planes, delays, rates, tune, or all (but tune).
+
+    Writes OUT/NAME/DATASET/METHOD/SEED.json, OUT/NAME/summary.json and pictures. What an earlier
+    call finished is kept, so an interrupted command continues where it was.
+    """
+    from aspire.experiments.reproduce import reproduce
+
+    with interruptible(out):
+        done = reproduce(
+            name,
+            request_of(**options),
+            out=out,
+            data=None if data is None else str(data),
+            jobs=jobs,
+            tell=lambda text: click.echo(text, err=True),
+            command=_command(),
+        )
+    for path in done.summaries:
+        click.echo(f"{path.parent.name}: {path}")
+    if done.skipped:
+        click.echo("Left out: " + "; ".join(done.skipped))
+    click.echo(f"A page with all of it: aspire report {out}")
+
+
+def request_of(
+    datasets: str | None,
+    methods: str | None,
+    seeds: int | None,
+    seed_list: str | None,
+    quick: bool,
+    tuned: bool,
+) -> Request:
+    from aspire.experiments import plans
+
+    return plans.Request(
+        datasets=tuple(plans.BUDGETS) if datasets is None else _names(datasets),
+        methods=None if methods is None else _names(methods),
+        seeds=_seeds(seeds, seed_list),
+        quick=quick,
+        tuned=tuned,
+    )
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def _seeds(seeds: int | None, seed_list: str | None) -> tuple[int, ...] | None:
+    if seeds is not None and seed_list is not None:
+        raise Sentence("--seeds and --seed-list are both given: expected one of them")
+    if seeds is not None:
+        if seeds < 1:
+            raise Sentence(f"seeds={seeds}: expected at least 1")
+        return tuple(range(seeds))
+    if seed_list is None:
+        return None
+    words = _names(seed_list)
+    if not words or not all(word.isdecimal() for word in words):
+        raise Sentence(f"seed-list={seed_list!r}: expected whole numbers with commas between them")
+    return tuple(dict.fromkeys(int(word) for word in words))
+
+
+def _command() -> str:
+    """The command as it was typed, without where the data and the results are."""
+    words = list(sys.argv[1:])
+    for option in ("--data", "--out", "--jobs"):
+        if option in words:
+            place = words.index(option)
+            del words[place : place + 2]
+    return " ".join(["aspire", *words])

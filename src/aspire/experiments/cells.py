@@ -1,0 +1,173 @@
+"""One cell of a table: a method on a data set with a seed, trained and scored. No files here."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+
+from aspire.data import Federation, load
+from aspire.experiments import attack, choices, scores
+from aspire.runtimes import rundir
+from aspire.runtimes.delays import Delays, LogNormal
+from aspire.train import Job, prepare
+
+BATCH = 100
+HELD_OUT = 0.1
+SPREAD = "spread"  # per-site means from 1 to 5
+SYNTHETIC = "synthetic"  # the data set of a cell that trains nothing
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What a cell computes; nothing else may change its figures.
+
+    method     its name in the tables and its folder; maker: its name in choices.MAKERS
+    budget     worker gradients; points: lines of history
+    delays     'even': LN(1, 0.4) for all; 'spread': per-site means spread from 1 to 5, LN(0, 0.4)
+    attack     '', or what the extra site does
+    validation score on a tenth of each training part instead of the test part
+    full       gradients on whole sites, and the stationarity gap in the history
+    """
+
+    experiment: str
+    dataset: str
+    method: str
+    seed: int
+    maker: str
+    budget: int
+    variant: str = "default"
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    points: int = 20
+    delays: str = "even"
+    attack: str = ""
+    validation: bool = False
+    full: bool = False
+    trial: int | None = None
+
+    @property
+    def folder(self) -> str:
+        """METHOD, or METHOD-tuned, so that both live side by side."""
+        return self.method if self.variant == "default" else f"{self.method}-{self.variant}"
+
+    @property
+    def path(self) -> str:
+        """Below OUT; the trials of `tune` are numbered, everything else is by seed."""
+        number = self.seed if self.trial is None else self.trial
+        return f"{self.experiment}/{self.dataset}/{self.folder}/{number}.json"
+
+    def plain(self) -> dict[str, Any]:
+        """As it comes back from JSON, so that a finished cell can be recognised."""
+        plain: dict[str, Any] = rundir.plain(asdict(self))
+        return plain
+
+
+def run(cell: Cell, data: str | None) -> dict[str, Any]:
+    """The record of a cell: the keys of result.json, and what the cell was."""
+    began = time.perf_counter()
+    with one_thread():
+        if cell.dataset == SYNTHETIC:
+            found = scores.largest_delays(cell.seed, cell.budget)
+        elif cell.maker == "ind":
+            found = best_alone(cell, data)
+        else:
+            found = trained(cell, data)
+        versions = rundir.versions()
+    head: dict[str, Any] = {"experiment": cell.experiment, "dataset": cell.dataset}
+    head |= {"seed": cell.seed, "variant": cell.variant, "settings": dict(cell.settings)}
+    found |= {"wall_seconds": time.perf_counter() - began}
+    return {**head, **found, "method": cell.method, "versions": versions, "cell": cell.plain()}
+
+
+def trained(cell: Cell, data: str | None) -> dict[str, Any]:
+    """Train and score; a run that cannot go on counts as accuracy 0 and says why."""
+    job, inputs = job_of(cell, data)
+    watch = scores.Watch(job, cell.budget, cell.points, full=cell.full, triggered=inputs)
+    found = watch.carry_out()
+    return {**found, "evaluated_on": "validation"} if cell.validation else found
+
+
+def best_alone(cell: Cell, data: str | None) -> dict[str, Any]:
+    """max{Ind_j}: one model for each site j, budget/N gradients each; the best worst accuracy.
+
+    Every model is scored on all sites; `alone` holds the figures of each.
+    """
+    n = len(federation(cell, data).sites)
+    one = replace(cell, budget=cell.budget // n, points=max(2, cell.points // n))
+    runs = [trained(replace(one, settings={**cell.settings, "site": j}), data) for j in range(n)]
+    best = max(range(n), key=lambda j: (runs[j]["worst_accuracy"], runs[j]["mean_accuracy"]))
+    names = ("worst_accuracy", "mean_accuracy", "std_accuracy", "worst_loss", "worker_gradients")
+    alone = [{"site": j, **{name: runs[j][name] for name in names}} for j in range(n)]
+    spent = {name: sum(run[name] for run in runs) for name in ("worker_gradients", "sample_passes")}
+    return {**runs[best], **spent, "alone": alone}
+
+
+# ---------------------------------------------------------------- pieces
+
+
+def job_of(cell: Cell, data: str | None) -> tuple[Job, torch.Tensor | None]:
+    """A job that is ready to start, and the triggered test samples under a backdoor."""
+    fed = federation(cell, data)
+    sites: Any = fed.sites
+    if cell.attack:
+        sites = attack.sites_with(fed, cell.attack, cell.seed)
+    n = len(sites)
+    method = choices.make(cell.maker, n, cell.settings)
+    job = prepare(
+        network(fed, cell.seed),
+        sites,
+        method=method if not cell.attack else attack.lying(method, n - 1, cell.attack),
+        gradients=cell.budget,
+        batch_size=None if cell.full else BATCH,
+        delays=delays_of(cell, n),
+        seed=cell.seed,
+        evaluate_every=0,
+    )
+    if cell.attack:
+        job = replace(job, problem=attack.corrupted(job.problem, cell.attack))
+    backdoor = cell.attack == attack.BACKDOOR
+    return job, attack.triggered(fed) if backdoor else None
+
+
+def federation(cell: Cell, data: str | None) -> Federation:
+    fed = _loaded(cell.dataset, data, cell.seed, bool(cell.attack))
+    return fed.held_out(HELD_OUT, cell.seed) if cell.validation else fed
+
+
+@lru_cache(maxsize=2)
+def _loaded(name: str, data: str | None, seed: int, raw: bool) -> Federation:
+    return load(name, data, protocol="paper", seed=seed, raw=raw)
+
+
+def network(fed: Federation, seed: int) -> torch.nn.Module:
+    """Linear layers with ReLU between them, torch's own start for this seed."""
+    layers: list[torch.nn.Module] = []
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        for width, following in itertools.pairwise(fed.layers):
+            layers += [torch.nn.Linear(width, following), torch.nn.ReLU()]
+    return torch.nn.Sequential(*layers[:-1])
+
+
+def delays_of(cell: Cell, n: int) -> Delays:
+    if cell.delays != SPREAD:
+        return LogNormal(1.0, 0.4)
+    return LogNormal(0.0, 0.4, scale=tuple(np.linspace(1.0, 5.0, n).tolist()))
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """A cell's bytes must not depend on how many of them run beside each other."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)

@@ -1,0 +1,125 @@
+"""Carries cells out, several at a time, and keeps what is finished: files are always whole."""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from aspire.experiments import tune
+from aspire.experiments.cells import Cell, run
+from aspire.experiments.summary import read_cell
+from aspire.runtimes import rundir
+
+Tell = Callable[[str], None]
+Doer = Callable[[Sequence[Cell]], Iterator[tuple[Cell, dict[str, Any]]]]
+
+
+def finished(cell: Cell, out: Path) -> dict[str, Any] | None:
+    """The record of this very cell, if an earlier call finished it."""
+    record = read_cell(out / cell.path)
+    return record if record is not None and record["cell"] == cell.plain() else None
+
+
+@dataclass
+class Progress:
+    """How far it is and how long it may still take, by the gradients of the cells."""
+
+    total: int
+    cost: float
+    tell: Tell
+
+    def __post_init__(self) -> None:
+        self.began, self.done, self.paid = time.monotonic(), 0, 0.0
+
+    def tick(self, cell: Cell, record: dict[str, Any]) -> None:
+        self.done += 1
+        self.paid += cell.budget
+        spent = time.monotonic() - self.began
+        left = spent * (self.cost - self.paid) / self.paid
+        filled = 20 * self.done // self.total
+        bar = "#" * filled + "." * (20 - filled)
+        worst = record.get("worst_accuracy")
+        score = "" if worst is None else f", worst accuracy {100 * worst:.2f} %"
+        number = f"seed {cell.seed}" if cell.trial is None else f"trial {cell.trial}"
+        self.tell(
+            f"[{bar}] {self.done} of {self.total}, about {readable(left)} left: {cell.dataset} "
+            f"{cell.folder} {number}{score} ({record['wall_seconds']:.1f} s)"
+        )
+
+
+def readable(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def carry_out(
+    cells: Sequence[Cell],
+    out: Path,
+    *,
+    data: str | None,
+    jobs: int,
+    tell: Tell = lambda text: None,
+    trials: int = 1,
+) -> list[dict[str, Any]]:
+    """All records of the cells, old and new; new ones are written as they come.
+
+    With several trials the cells are trial 0, and the others are drawn around what it gave.
+    """
+    with doing(jobs, data) as do:
+        first = _all(cells, out, do, tell)
+        known = {(record["dataset"], record["method"]): record for record in first}
+        drawn = [
+            tune.trial(cell, number, known[cell.dataset, cell.method])
+            for cell in cells
+            for number in range(1, trials)
+        ]
+        return first + _all(drawn, out, do, tell)
+
+
+def _all(cells: Sequence[Cell], out: Path, do: Doer, tell: Tell) -> list[dict[str, Any]]:
+    found = {cell.path: finished(cell, out) for cell in cells}
+    kept = [record for record in found.values() if record is not None]
+    if kept:
+        tell(f"{len(kept)} of {len(cells)} cells were finished before and are kept.")
+    return kept + _new([cell for cell in cells if found[cell.path] is None], out, do, tell)
+
+
+def _new(todo: Sequence[Cell], out: Path, do: Doer, tell: Tell) -> list[dict[str, Any]]:
+    progress = Progress(len(todo), float(sum(cell.budget for cell in todo)), tell)
+    made = []
+    for cell, record in do(todo):
+        path = out / cell.path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        rundir.write_json(path, record)
+        made.append(rundir.plain(record))
+        progress.tick(cell, record)
+    return made
+
+
+@contextmanager
+def doing(jobs: int, data: str | None) -> Iterator[Doer]:
+    """Something that runs cells: here, or in processes that end when this does."""
+    work = partial(_one, data=data)
+    if jobs == 1:
+        yield lambda todo: map(work, todo)
+        return
+    with multiprocessing.get_context("spawn").Pool(jobs, initializer=_ignore) as pool:
+        yield lambda todo: pool.imap_unordered(work, todo)
+
+
+def _one(cell: Cell, data: str | None) -> tuple[Cell, dict[str, Any]]:
+    return cell, run(cell, data)
+
+
+def _ignore() -> None:
+    """An interrupt is for the parent, which ends its processes and leaves whole files."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -1,0 +1,91 @@
+"""An experiment from its name to its files: cells, summary.json and pictures."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from aspire.data import Missing, files_of
+from aspire.experiments import plans, pool, summary, tune
+from aspire.experiments.plans import Request
+from aspire.runtimes import rundir
+
+SUMMARY = "summary.json"
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a command did: the experiments it ran and what it had to leave out."""
+
+    summaries: tuple[Path, ...]
+    skipped: tuple[str, ...] = field(default=())
+
+
+def reproduce(
+    name: str,
+    request: Request,
+    *,
+    out: Path,
+    data: str | None = None,
+    jobs: int = 1,
+    tell: pool.Tell = lambda text: None,
+    command: str = "",
+) -> Done:
+    """Run NAME, or all experiments but `tune`; finished cells are kept."""
+    chosen = plans.check(name, request)
+    if jobs < 1:
+        raise ValueError(f"jobs={jobs}: expected at least 1")
+    here, skipped = available(request.datasets, data, tell)
+    made = []
+    for experiment in chosen:
+        cells, left_out = plans.cells(experiment, request, here)
+        for line in left_out:
+            tell(f"Left out: {line}.")
+        skipped += left_out
+        if cells:
+            tell(f"{experiment}: {len(cells)} cells, {jobs} at a time.")
+            trials = 1 if experiment != "tune" else 3 if request.quick else tune.TRIALS
+            pool.carry_out(cells, out, data=data, jobs=jobs, tell=tell, trials=trials)
+            made.append(conclude(experiment, out, tell, command))
+    if not made:
+        raise ValueError(f"{name}: nothing could be run ({'; '.join(skipped) or 'no such method'})")
+    return Done(tuple(made), tuple(skipped))
+
+
+def available(
+    datasets: tuple[str, ...], data: str | None, tell: pool.Tell
+) -> tuple[list[str], list[str]]:
+    """The data sets that are here, and a sentence for each that is not."""
+    here, skipped = [], []
+    for dataset in datasets:
+        try:
+            files_of(dataset, data)
+        except Missing as sentence:
+            tell(f"Skipped: {sentence}")
+            skipped.append(str(sentence))
+        else:
+            here.append(dataset)
+    return here, skipped
+
+
+def conclude(experiment: str, out: Path, tell: pool.Tell, command: str) -> Path:
+    """summary.json and the pictures, from every finished cell in the folder."""
+    folder = out / experiment
+    records = summary.records_in(folder)
+    shown = records
+    if experiment == "tune":
+        shown = [dict(record) for record in tune.best_of(records)]
+        rundir.write_json(folder / tune.FILE, tune.choose(records, command))
+    lines = summary.summarise(shown)
+    if experiment == "time":
+        lines = summary.add_times(lines, shown)
+    elif experiment == "table2":
+        lines = summary.add_drops(lines)
+    rundir.write_json(folder / SUMMARY, lines)
+    try:
+        from aspire.experiments import pictures
+
+        pictures.draw(experiment, records, folder)
+    except ImportError:
+        tell("No pictures: they need matplotlib (pip install 'aspire-ease[plot]').")
+    return folder / SUMMARY

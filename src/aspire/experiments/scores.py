@@ -1,0 +1,167 @@
+"""A run while it is watched: history at fixed numbers of worker gradients, and the last scores."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from aspire.experiments import attack
+from aspire.runtimes import simulator
+from aspire.runtimes.delays import LogNormal
+from aspire.train import Job, Run
+from aspire.train.door import evaluate
+
+COLUMNS = ("t", "time", "gradients", "worst_accuracy", "worst_loss", "accuracies", "losses")
+DIGITS = 5  # of what is in the history
+
+
+@dataclass
+class Watch:
+    """Carries a job out and looks at it `points` times, evenly in worker gradients.
+
+    full       evenly in their logarithm instead, with the squared stationarity gap
+    triggered  stamped test samples: the last site is the attacker's and counts in no figure
+    """
+
+    job: Job
+    budget: int
+    points: int
+    full: bool = False
+    triggered: Tensor | None = None
+    history: list[dict[str, Any]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if self.full:
+            low = min(self.budget, 14 * len(self.job.problem.sites))
+            steps = np.geomspace(low, self.budget, self.points)
+        else:
+            steps = self.budget * np.arange(1, self.points + 1) / self.points
+        self.due = [float(step) for step in steps[:-1]]
+        names = self.job.problem.names
+        self.honest = len(names) - int(names[-1] == attack.EXTRA)
+
+    def carry_out(self) -> dict[str, Any]:
+        began, stopped = time.perf_counter(), None
+        simulation = self.job.begin()
+        try:
+            simulator.run(simulation, self.job.done, on_step=self.look)
+            if not self.history or self.history[-1]["t"] != simulation.master.t:
+                self.history.append(self.line(simulation))
+        except simulator.Stopped as reason:
+            stopped = str(reason)
+            self.history.append(self.lost(simulation))
+        run = self.run_of(simulation, time.perf_counter() - began)
+        found = {**run.result(), "constants": dict(simulation.master.constants)}
+        found["history"] = self.columns()
+        if stopped:
+            found |= {"stopped": stopped, "worst_loss": None}
+        for name in ("attack_success", "extra_weight", "gap"):
+            if name in self.history[-1]:
+                found[name] = self.history[-1][name]
+        return found
+
+    def look(self, simulation: simulator.Simulation) -> None:
+        if not self.due or simulation.gradients < self.due[0]:
+            return
+        while self.due and simulation.gradients >= self.due[0]:
+            self.due.pop(0)
+        self.history.append(self.line(simulation))
+
+    def line(self, simulation: simulator.Simulation) -> dict[str, Any]:
+        """One line of history, over the honest sites."""
+        line = evaluate(self.job, simulation)
+        if self.full:
+            line["gap"] = squared_gap(self.job, simulation)
+        if self.triggered is not None:
+            flat = self.job.problem.flat
+            model = flat.module(self.job.method.model(simulation.master))
+            line["attack_success"] = attack.share_sent(model, self.triggered)
+        if self.honest < len(self.job.problem.names):
+            line["extra_weight"] = line["weights"][-1]
+            for name in ("losses", "accuracies", "weights"):
+                line[name] = line[name][: self.honest]
+            line["worst_loss"] = max(line["losses"])
+            line["worst_accuracy"] = min(line["accuracies"])
+        return line
+
+    def lost(self, simulation: simulator.Simulation) -> dict[str, Any]:
+        """The line of a run that could not go on: no site is served."""
+        nothing = [0.0] * self.honest
+        return {
+            "t": simulation.master.t, "time": simulation.time,
+            "gradients": int(simulation.gradients), "accuracies": nothing, "worst_accuracy": 0.0,
+            "losses": nothing, "worst_loss": None, "worst_case_loss": float("nan"),
+            "weights": self.job.method.weights(simulation.master).tolist()[: self.honest],
+            "planes": self.job.method.planes(simulation.master),
+        }  # fmt: skip
+
+    def run_of(self, simulation: simulator.Simulation, seconds: float) -> Run:
+        last, job = self.history[-1], self.job
+        return Run(
+            model=torch.nn.Identity(),
+            sites=job.problem.names[: self.honest],
+            weights=np.array(last["weights"]),
+            losses=np.array(last["losses"]),
+            accuracies=np.array(last["accuracies"]),
+            worst_case_loss=last["worst_case_loss"],
+            planes=last["planes"],
+            stationarity=None,
+            history=[],
+            evaluated_on="test",
+            method=job.method.name,
+            iterations=simulation.master.t,
+            virtual_seconds=simulation.time,
+            wall_seconds=seconds,
+            worker_gradients=int(simulation.gradients),
+            sample_passes=int(simulation.samples),
+            settings={},
+        )
+
+    def columns(self) -> dict[str, list[Any]]:
+        """The history by columns, rounded: what curves are drawn from."""
+        wanted = [*COLUMNS, "weights", "planes", "attack_success", "extra_weight", "gap"]
+        names = [name for name in wanted if any(name in line for line in self.history)]
+        return {name: [_short(line.get(name)) for line in self.history] for name in names}
+
+
+def _short(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_short(item) for item in value]
+    return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
+
+
+def squared_gap(job: Job, simulation: simulator.Simulation) -> float:
+    """|grad G|^2 of Definition 1 (D.1) where the method has it, else |sum_j p_j grad f_j(w)|^2.
+
+    p are the method's present weights: for COVER and GCIVR that is the gradient of their own
+    objective. Both kinds are what an epsilon-stationary point bounds by epsilon^2.
+    """
+    sites, master = job.problem.sites, simulation.master
+    if job.method.gap is not None:
+        found = job.method.gap(
+            master,
+            lambda j, w: sites[j].full_gradient(w),
+            lambda j, w: sites[j].full_loss(w),
+        )
+        return float(found) ** 2
+    w = job.method.model(master)
+    slope = torch.zeros_like(w)
+    for p, site in zip(job.method.weights(master), sites, strict=True):
+        slope += float(p) * site.full_gradient(w)
+    return float(slope.double().square().sum())
+
+
+def largest_delays(seed: int, most: int) -> dict[str, Any]:
+    """max_j of one LN(1, 0.4) delay each, for the first N workers, N = 1, 3, 10, ... up to most."""
+    delays = LogNormal(1.0, 0.4)
+    largest = np.maximum.accumulate([delays(seed, worker, 0) for worker in range(most)])
+    mean = float(np.exp(1.0 + 0.4**2 / 2))
+    sizes = sorted({*(int(10 ** (k / 2)) for k in range(40) if 10 ** (k / 2) <= most), most})
+    curve = [float(largest[n - 1]) for n in sizes]
+    history = {"workers": sizes, "largest": curve, "ratio": [value / mean for value in curve]}
+    return {"history": history, "largest_delay": curve[-1], "mean_delay": mean}

@@ -1,0 +1,181 @@
+"""Settings by random search: the same budget for every method, validation instead of test parts.
+
+20 trials per method and data set, one seed, half the gradient budget. Trial 0 has the method's own
+defaults; trials 1 to 19 are drawn around it, seeded by (method, trial). A trial is scored by the
+worst site's accuracy on a tenth of each training part. `TIMED` settings are the same trials'
+best by the mean of that accuracy over virtual time, for the experiment `time`.
+
+Where a default comes from the start-up probe (a step of 1/L), trial 0 tells its value, so that a
+factor means the same on every data set. A prior is drawn around the weights p_j that trial 0 ended
+with, and leans towards the sites that it served worst: q_j ~ (p_j + 0.1/N) exp(tilt (best - a_j)),
+a_j trial 0's validation accuracies. Equal losses are not equal accuracies; the tilt is for that.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib import resources
+from typing import Any
+
+import numpy as np
+
+from aspire.core.presets import Auto
+from aspire.experiments.cells import Cell
+
+TRIALS = 20
+TUNED, TIMED = "settings", "settings_for_time"
+FILE = "tuned.json"
+
+
+# ---------------------------------------------------------------- the space, all of it
+
+
+@dataclass(frozen=True)
+class Times:
+    """The default times a factor between low and high, even in its logarithm."""
+
+    low: float
+    high: float
+
+    def draw(self, u: float, default: float) -> float:
+        return float(default * self.low * (self.high / self.low) ** u)
+
+
+@dataclass(frozen=True)
+class Between:
+    """A number between low and high, whatever the default."""
+
+    low: float
+    high: float
+
+    def draw(self, u: float, default: float) -> float:
+        return self.low + u * (self.high - self.low)
+
+
+@dataclass(frozen=True)
+class OneOf:
+    """One of these values."""
+
+    values: tuple[Any, ...]
+
+    def draw(self, u: float, default: float) -> Any:
+        return self.values[int(u * len(self.values))]
+
+
+Space = Mapping[str, Times | Between | OneOf]
+STEPS: Space = {"coupling": Times(0.3, 5.0), "ascent": Times(0.3, 5.0), "settle": Times(0.5, 10.0)}
+SET: Space = {"reach": Times(0.1, 2.5), "gamma": Between(0.3, 1.0), "tilt": Between(0.0, 10.0)}
+LOCAL: Space = {"local_steps": OneOf((1, 2, 5, 10))}
+RATE: Space = {"rate": Times(0.2, 10.0)}
+WEIGHTS: Space = {"rate_weights": Times(0.1, 10.0)}
+SPACES: dict[str, Space] = {
+    "aspire-ease": {**STEPS, **SET},
+    "aspire-ease-sync": {**STEPS, **SET},
+    "aspire-cp": {**STEPS, **SET},
+    "aspire-ease-per": {**STEPS, **SET, **LOCAL},
+    "aspire-ease-central": {**STEPS, **SET},
+    "mix-even": STEPS,
+    "fedavg": {**RATE, **LOCAL},
+    "afl": {**RATE, **WEIGHTS},
+    "drfa-prox": {**RATE, **WEIGHTS, **LOCAL, "regularisation": Times(0.1, 10.0)},
+    "q-ffl": {**RATE, **LOCAL, "q": OneOf((0.1, 0.5, 1.0, 2.0, 5.0))},
+    "ind": RATE,
+    "gda": {**RATE, **WEIGHTS, **SET},
+    "gdmax": {**RATE, **SET},
+    "cover": {**RATE, "temperature": Times(0.1, 10.0), "momentum": Between(0.05, 0.5)},
+    "gcivr": {**RATE, "temperature": Times(0.1, 10.0), "period": OneOf((2, 4, 8))},
+}
+
+
+# ---------------------------------------------------------------- drawing
+
+
+def trial(cell: Cell, number: int, first: Mapping[str, Any]) -> Cell:
+    """Trial `number` of a cell, given the record of trial 0."""
+    space = SPACES[cell.maker]
+    rng = np.random.default_rng([number, *cell.maker.encode()])
+    known = {"coupling": Auto().coupling, "ascent": Auto().ascent, "settle": Auto().settle}
+    known |= {name: value for name, value in first["constants"].items() if value is not None}
+    drawn = {
+        name: how.draw(float(rng.random()), known.get(name, 1.0)) for name, how in space.items()
+    }
+    return replace(cell, settings=_as_settings(drawn, first), trial=number)
+
+
+def _as_settings(drawn: dict[str, Any], first: Mapping[str, Any]) -> dict[str, Any]:
+    """gamma, a share of N, becomes the budget; tilt becomes the prior itself; four digits."""
+    made = dict(drawn)
+    if "gamma" in made:
+        made["budget"] = made.pop("gamma") * len(first["accuracies"])
+    if "tilt" in made:
+        made["prior"] = leaning(first["weights"], first["accuracies"], made.pop("tilt"))
+    return {k: float(f"{v:.4g}") if isinstance(v, float) else v for k, v in made.items()}
+
+
+def leaning(weights: Sequence[float], accuracies: Sequence[float], tilt: float) -> list[float]:
+    """The prior that a tilt stands for, rounded, its sum put right at the largest."""
+    behind = max(accuracies) - np.asarray(accuracies)
+    q = (np.asarray(weights) + 0.1 / len(weights)) * np.exp(tilt * behind)
+    short = np.round(q / q.sum(), 4)
+    short[np.argmax(short)] += 1.0 - short.sum()
+    return [round(float(value), 4) for value in short]
+
+
+# ---------------------------------------------------------------- choosing
+
+
+def over_time(record: Mapping[str, Any]) -> float:
+    """Mean of the worst accuracy over virtual time: the curve's area divided by its length."""
+    history = record["history"]
+    times, worst = np.array([0.0, *history["time"]]), np.array([0.0, *history["worst_accuracy"]])
+    area = float(np.diff(times) @ (worst[1:] + worst[:-1])) / 2.0
+    return area / float(times[-1]) if times[-1] > 0 else 0.0
+
+
+def choose(records: Sequence[Mapping[str, Any]], command: str) -> dict[str, Any]:
+    """dataset -> method -> the chosen settings, with what they were chosen by."""
+    groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for record in sorted(records, key=lambda record: record["cell"]["trial"]):
+        groups.setdefault((record["dataset"], record["method"]), []).append(record)
+    chosen: dict[str, Any] = {"command": command, "datasets": {}}
+    for (dataset, method), trials in sorted(groups.items()):
+        best = max(trials, key=lambda record: record["worst_accuracy"])
+        soonest = max(trials, key=over_time)
+        chosen["datasets"].setdefault(dataset, {})[method] = {
+            TUNED: best["settings"],
+            TIMED: soonest["settings"],
+            "trial": best["cell"]["trial"],
+            "trial_for_time": soonest["cell"]["trial"],
+            "trials": len(trials),
+            "validation_worst_accuracy": best["worst_accuracy"],
+            "default_worst_accuracy": trials[0]["worst_accuracy"],
+            "gradients": best["cell"]["budget"],
+        }
+    return chosen
+
+
+def best_of(records: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The best trial of every method and data set: what a summary of the search shows."""
+    best: dict[tuple[str, str], Mapping[str, Any]] = {}
+    for record in sorted(records, key=lambda record: record["cell"]["trial"]):
+        key = record["dataset"], record["method"]
+        if key not in best or record["worst_accuracy"] > best[key]["worst_accuracy"]:
+            best[key] = record
+    return list(best.values())
+
+
+def committed() -> dict[str, Any]:
+    """The chosen settings that come with the package."""
+    file = resources.files("aspire.experiments") / FILE
+    if not file.is_file():
+        return {"command": None, "datasets": {}}
+    found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return found
+
+
+def tuned_settings(dataset: str, maker: str, kind: str = TUNED) -> dict[str, Any] | None:
+    """The committed settings of a method on a data set; None: not tuned."""
+    found = committed()["datasets"].get(dataset, {}).get(maker)
+    return None if found is None else dict(found[kind])

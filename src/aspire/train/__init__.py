@@ -1,0 +1,16 @@
+"""The Python door: `train(model, sites, ...)` gives a `Run`."""
+
+from aspire.train.door import Interrupted, replay, resume, train
+from aspire.train.job import Job, prepare, refuse_too_large
+from aspire.train.run import Run
+
+__all__ = [
+    "Interrupted",
+    "Job",
+    "Run",
+    "prepare",
+    "refuse_too_large",
+    "replay",
+    "resume",
+    "train",
+]

@@ -1,0 +1,275 @@
+"""`train`, and what goes on after it: `resume` and `replay`."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from aspire.runtimes import checkpoint, rundir, simulator
+from aspire.runtimes import log as events
+from aspire.runtimes.replay import replay_log
+from aspire.train.job import Job, few_threads, prepare
+from aspire.train.run import Run
+
+logger = logging.getLogger("aspire")
+APART = {"method", "problem", "delays", "seed", "log"}  # of a Simulation: the job brings these
+
+
+class Interrupted(RuntimeError):
+    """The run was asked to stop between two events; its folder holds all that `resume` needs."""
+
+
+def train(
+    model: nn.Module,
+    sites: Mapping[str, Any] | Sequence[Any],
+    *,
+    out: str | Path | None = None,
+    log: str = "full",
+    stationarity: bool = False,
+    progress: Callable[[int], None] | None = None,
+    stop: Callable[[], bool] = lambda: False,
+    checkpoint_seconds: float = 60.0,
+    source: Mapping[str, Any] | None = None,
+    **arguments: Any,
+) -> Run:
+    """Train `model` over `sites` so that the worst of them is served well.
+
+    model           any torch.nn.Module; it is left as it is
+    sites           a list or a mapping name -> site; a site is (inputs, targets), a torch Dataset,
+                    or a mapping with 'train' and optionally 'test'
+    loss            'cross_entropy', 'mse', or callable(output, target) -> mean
+    uncertainty     how far the adversary may shift weight; None: CDNorm(radius=1/N, budget=N)
+    method          None: aspire(...) with the four arguments below
+    iterations      master steps; gradients: stop at so many worker gradients instead
+    quorum, staleness, local_steps, preset    see `aspire`; preset 'auto', 'paper', 'theorem1'
+    batch_size      samples in a gradient; None: the whole site
+    weight_decay    adds weight_decay/2 |w|^2 to every site's loss
+    delays          virtual time of a task; None: LogNormal(1, 0.4); absences: who is away when
+    device, seed    the same seed gives the same bytes
+    evaluate_every  master steps between two lines of history; 0: only at the end
+    out             a new folder for run.json, events.jsonl, history.jsonl, model and result
+    log             'full', 'digest' or 'off': what events.jsonl holds
+    stationarity    compute Definition 1 at the end: N full gradients
+    stop            asked between events; True leaves a checkpoint in `out` and raises Interrupted
+    checkpoint_seconds   how often a run with `out` is checkpointed
+    """
+    job = prepare(model, sites, **arguments)
+    simulation = job.begin()
+    events.check_level(log)
+    folder = None if out is None else rundir.create(Path(out))
+    job.settings["log"] = log
+    path = None
+    if folder is not None:
+        path = folder / events.NAME
+        rundir.write_json(folder / rundir.RUN, job.settings | {"source": source})
+    simulation.log = events.EventLog(log, path)
+    keeper = Keeper(folder, checkpoint_seconds)
+    keeper.checkpoint(simulation, [], now=True)
+    return _finish(job, simulation, keeper, [], stationarity, progress, stop)
+
+
+def resume(
+    directory: str | Path,
+    job: Job,
+    *,
+    stationarity: bool = False,
+    progress: Callable[[int], None] | None = None,
+    stop: Callable[[], bool] = lambda: False,
+    checkpoint_seconds: float = 60.0,
+) -> Run:
+    """Go on from the last checkpoint of a run, with the job that started it."""
+    folder = Path(directory)
+    if (folder / rundir.RESULT).exists():
+        raise ValueError(f"{folder}: the run has ended, so there is nothing to resume")
+    settings = rundir.read_json(folder / rundir.RUN)
+    for name, value in rundir.plain(job.settings).items():
+        if name != "versions" and settings.get(name) != value:
+            raise ValueError(f"{folder}: {name} was {settings.get(name)}: expected it, not {value}")
+    state = checkpoint.latest(folder)
+    simulation = job.begin()
+    for name, value in state["simulation"].items():
+        setattr(simulation, name, value)
+    simulation.log = events.EventLog(settings["log"], folder / events.NAME, state["log"])
+    rundir.write_lines(folder / rundir.HISTORY, state["history"])
+    keeper = Keeper(folder, checkpoint_seconds)
+    return _finish(job, simulation, keeper, state["history"], stationarity, progress, stop)
+
+
+def replay(directory: str | Path, job: Job) -> tuple[int, str]:
+    """Absorb the events of a run again; the number of events and the state's hash if equal.
+
+    A log of level `digest` has no events to follow, so the run itself is repeated.
+    """
+    folder = Path(directory)
+    level = rundir.read_json(folder / rundir.RUN)["log"]
+    path = folder / events.NAME
+    if level == "off":
+        raise ValueError(f"{folder}: the run was logged at level off, so nothing can be replayed")
+    if level == "full":
+        with few_threads(job):
+            return replay_log(job.method, job.problem, path, job.seed)
+    end = events.read(path)[1]
+    if end is None:
+        raise ValueError(f"{path} has no end mark: the run did not finish")
+    simulation = job.begin()
+    simulation.log = again = events.EventLog("digest")
+    with few_threads(job):
+        simulator.run(simulation, job.done)
+    state = events.digest(simulation.master)
+    if state != end["state"]:
+        raise ValueError(f"the state is {state[:16]} and the log says {end['state'][:16]}")
+    return again.count, state
+
+
+@dataclass
+class Keeper:
+    """Writes what a run leaves behind; with no folder, nothing."""
+
+    folder: Path | None
+    seconds: float
+    last: float = -1.0
+
+    def add(self, line: dict[str, Any]) -> None:
+        if self.folder is not None:
+            rundir.append_json(self.folder / rundir.HISTORY, line)
+
+    def checkpoint(
+        self, simulation: simulator.Simulation, history: list[dict[str, Any]], *, now: bool
+    ) -> None:
+        """By time and not by steps, since it costs O(N p)."""
+        clock = time.monotonic()
+        if self.last < 0:
+            self.last = clock
+        if self.folder is None or (clock - self.last < self.seconds and not now):
+            return
+        named = {f.name: getattr(simulation, f.name) for f in fields(simulation)}
+        state = {name: value for name, value in named.items() if name not in APART}
+        whole = {"simulation": state, "history": history, "log": simulation.log.state()}
+        try:
+            checkpoint.save(self.folder, simulation.master.t, whole)
+        except OSError as error:
+            logger.warning("no checkpoint at iteration %d: %s", simulation.master.t, error)
+        self.last = time.monotonic()
+
+
+def _finish(
+    job: Job,
+    simulation: simulator.Simulation,
+    keeper: Keeper,
+    history: list[dict[str, Any]],
+    stationarity: bool,
+    progress: Callable[[int], None] | None,
+    stop: Callable[[], bool],
+) -> Run:
+    """From where the simulation stands to the end, with everything that is written on the way."""
+    began = time.perf_counter()
+
+    def look(simulation: simulator.Simulation) -> None:
+        if progress is not None:
+            progress(simulation.master.t)
+        _evaluate_if_due(job, simulation, keeper, history)
+        keeper.checkpoint(simulation, history, now=False)
+
+    try:
+        with few_threads(job):
+            simulator.run(
+                simulation,
+                lambda s: job.done(s) or stop(),
+                on_step=look,
+                on_note=lambda note: logger.info(note.text),
+            )
+            if not job.done(simulation):
+                keeper.checkpoint(simulation, history, now=True)
+                raise Interrupted(f"stopped after {simulation.master.t} iterations")
+            simulation.log.mark("end", simulation.master.t, simulation.master)
+            gap = _gap(job, simulation.master) if stationarity else None
+    finally:
+        simulation.log.close()
+    run = _outcome(job, simulation, history, gap, time.perf_counter() - began)
+    if keeper.folder is not None:
+        run.save_outcome(keeper.folder)
+        checkpoint.clear(keeper.folder)
+    return run
+
+
+def _evaluate_if_due(
+    job: Job,
+    simulation: simulator.Simulation,
+    keeper: Keeper,
+    history: list[dict[str, Any]],
+) -> None:
+    last, t = job.done(simulation), simulation.master.t
+    if last or (job.evaluate_every and t % job.evaluate_every == 0):
+        history.append(evaluate(job, simulation))
+        keeper.add(history[-1])
+        if not last:
+            simulation.log.mark("evaluation", t, None)
+
+
+def _outcome(
+    job: Job,
+    simulation: simulator.Simulation,
+    history: list[dict[str, Any]],
+    gap: float | None,
+    seconds: float,
+) -> Run:
+    last = history[-1]
+    return Run(
+        model=job.problem.flat.module(job.method.model(simulation.master)),
+        sites=job.problem.names,
+        weights=np.array(last["weights"]),
+        losses=np.array(last["losses"]),
+        accuracies=None if last["accuracies"] is None else np.array(last["accuracies"]),
+        worst_case_loss=last["worst_case_loss"],
+        planes=last["planes"],
+        stationarity=gap,
+        history=history,
+        evaluated_on=job.problem.evaluated_on,
+        method=job.method.name,
+        iterations=simulation.master.t,
+        virtual_seconds=simulation.time,
+        wall_seconds=seconds,
+        worker_gradients=int(simulation.gradients),
+        sample_passes=int(simulation.samples),
+        settings=job.settings,
+    )
+
+
+def evaluate(job: Job, simulation: simulator.Simulation) -> dict[str, Any]:
+    """One line of history: every site at model(master), whether it is present or not."""
+    w = job.method.model(simulation.master)
+    losses = np.array([site.full_loss(w) for site in job.problem.sites])
+    found = [site.accuracy(w) for site in job.problem.sites]
+    accuracies = None if None in found else np.array(found, dtype=float)
+    if not np.isfinite(losses).all():
+        raise simulator.Stopped(f"a site's loss is not finite after {simulation.master.t} steps")
+    return {
+        "t": simulation.master.t,
+        "time": simulation.time,
+        "gradients": int(simulation.gradients),
+        "losses": losses.tolist(),
+        "worst_loss": float(losses.max()),
+        "worst_case_loss": job.uncertainty.value(losses),
+        "accuracies": None if accuracies is None else accuracies.tolist(),
+        "worst_accuracy": None if accuracies is None else float(accuracies.min()),
+        "weights": job.method.weights(simulation.master).tolist(),
+        "planes": job.method.planes(simulation.master),
+    }
+
+
+def _gap(job: Job, master: Any) -> float | None:
+    if job.method.gap is None:
+        return None
+    sites = job.problem.sites
+    return job.method.gap(
+        master,
+        lambda j, w: sites[j].full_gradient(w),
+        lambda j, w: sites[j].full_loss(w),
+    )

@@ -1,0 +1,192 @@
+"""A run that is ready to start: every argument checked, every piece in place, nothing done."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from aspire.core.presets import Auto, Paper, Theorem1
+from aspire.core.schedules import Preset
+from aspire.methods.aspire_ease import aspire
+from aspire.problem import Loss, Problem, build
+from aspire.runtimes import rundir, simulator
+from aspire.runtimes.delays import Absence, Delays, LogNormal
+from aspire.sets import CDNorm, UncertaintySet
+from aspire.types import Method
+
+SMALL = 1e8  # parameters times samples of one gradient
+PRESETS: dict[str, Callable[[], Preset]] = {"auto": Auto, "paper": Paper, "theorem1": Theorem1}
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run that is ready to start: everything checked, nothing done."""
+
+    problem: Problem
+    method: Method
+    uncertainty: UncertaintySet
+    iterations: float
+    gradients: float
+    delays: Delays
+    absences: tuple[Absence, ...]
+    seed: int
+    evaluate_every: int
+    settings: dict[str, Any]
+
+    def done(self, simulation: simulator.Simulation) -> bool:
+        return bool(
+            simulation.master.t >= self.iterations or simulation.gradients >= self.gradients
+        )
+
+    def begin(self) -> simulator.Simulation:
+        return simulator.begin(
+            self.method,
+            self.problem,
+            delays=self.delays,
+            absences=self.absences,
+            seed=self.seed,
+        )
+
+
+def prepare(
+    model: nn.Module,
+    sites: Mapping[str, Any] | Sequence[Any],
+    *,
+    loss: str | Loss = "cross_entropy",
+    uncertainty: UncertaintySet | None = None,
+    method: Method | None = None,
+    iterations: int | None = None,
+    gradients: int | None = None,
+    quorum: int = 1,
+    staleness: int | None = None,
+    local_steps: int = 1,
+    batch_size: int | None = 64,
+    preset: str | Preset = "auto",
+    weight_decay: float = 0.0,
+    delays: Delays | None = None,
+    absences: Iterable[Absence] = (),
+    device: str = "cpu",
+    seed: int = 0,
+    evaluate_every: int | None = None,
+) -> Job:
+    """Check every argument of `train` and put the pieces together."""
+    if iterations is None and gradients is None:
+        raise ValueError("iterations is missing: expected a number of master steps")
+    for name, value in (("iterations", iterations), ("gradients", gradients)):
+        if value is not None and (value != int(value) or value < 1):
+            raise ValueError(f"{name}={value}: expected a whole number of at least 1")
+    if seed != int(seed) or seed < 0:
+        raise ValueError(f"seed={seed}: expected a whole number of at least 0")
+    if evaluate_every is None:
+        evaluate_every = max(1, -(-(iterations or gradients or 1) // 20))
+    if evaluate_every != int(evaluate_every) or evaluate_every < 0:
+        raise ValueError(f"evaluate_every={evaluate_every}: expected a whole number, 0: never")
+    if method is None:
+        method = aspire(
+            uncertainty,
+            quorum=quorum,
+            staleness=staleness,
+            local_steps=local_steps,
+            preset=_preset(preset),
+        )
+    elif (quorum, staleness, local_steps, preset) != (1, None, 1, "auto"):
+        raise ValueError(
+            "method is given, so quorum, staleness, local_steps and preset belong to it: "
+            "expected them in aspire(...)"
+        )
+    else:
+        uncertainty = uncertainty or method.settings.get("uncertainty")
+    problem = build(
+        model,
+        sites,
+        loss=loss,
+        batch_size=batch_size,
+        weight_decay=weight_decay,
+        device=_device(device),
+        seed=seed,
+    )
+    n = len(problem.sites)
+    uncertainty = (uncertainty or CDNorm(radius=1.0 / n, budget=float(n))).for_sites(n)
+    delays, absences = delays or LogNormal(), tuple(absences)
+    refuse_too_large(n, problem.flat.start)
+    settings = {
+        "sites": problem.names,
+        "parameters": len(problem.flat.start),
+        "method": method.name,
+        **{name: value for name, value in method.settings.items() if name != "uncertainty"},
+        "uncertainty": uncertainty,
+        "loss": loss,
+        "iterations": iterations,
+        "gradients": gradients,
+        "batch_size": batch_size,
+        "weight_decay": weight_decay,
+        "delays": delays,
+        "absences": absences,
+        "device": device,
+        "seed": seed,
+        "evaluate_every": evaluate_every,
+        "versions": rundir.versions(),
+    }
+    return Job(
+        problem=problem,
+        method=method,
+        uncertainty=uncertainty,
+        iterations=math.inf if iterations is None else iterations,
+        gradients=math.inf if gradients is None else gradients,
+        delays=delays,
+        absences=absences,
+        seed=seed,
+        evaluate_every=evaluate_every,
+        settings=settings,
+    )
+
+
+def refuse_too_large(n: int, start: Tensor) -> None:
+    """The master keeps 2 N p values and the simulated workers N p more."""
+    needed = 3 * n * len(start) * start.element_size()
+    pages = "SC_AVPHYS_PAGES" if "SC_AVPHYS_PAGES" in os.sysconf_names else "SC_PHYS_PAGES"
+    free = os.sysconf(pages) * os.sysconf("SC_PAGE_SIZE")
+    if start.device.type == "cuda":
+        free = torch.cuda.mem_get_info(start.device)[0]
+    if needed > 0.9 * free:
+        raise ValueError(
+            f"{n} sites with {len(start)} parameters need {needed / 2**30:.1f} GiB: "
+            f"expected at most 90 % of the {free / 2**30:.1f} GiB that are free"
+        )
+
+
+@contextmanager
+def few_threads(job: Job) -> Iterator[None]:
+    """One torch thread while the work of one task is small: more would only wait for each other."""
+    threads = torch.get_num_threads()
+    site = job.problem.sites[0]
+    if len(job.problem.flat.start) * site.batch_samples < SMALL:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _preset(preset: str | Preset) -> Preset:
+    if not isinstance(preset, str):
+        return preset
+    if preset not in PRESETS:
+        raise ValueError(f"preset={preset!r}: expected one of {', '.join(PRESETS)}")
+    return PRESETS[preset]()
+
+
+def _device(device: str) -> str:
+    try:
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        first = str(error).splitlines()[0]
+        raise ValueError(f"device={device!r}: expected a device that is here ({first})") from None
+    return device

@@ -1,0 +1,88 @@
+"""What training gives back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from aspire.runtimes import rundir
+from aspire.types import Array
+
+
+@dataclass(frozen=True)
+class Run:
+    """What training gave. Arrays are in the order of `sites`; accuracies are fractions."""
+
+    model: nn.Module
+    sites: tuple[str, ...]
+    weights: Array
+    losses: Array
+    accuracies: Array | None
+    worst_case_loss: float
+    planes: int
+    stationarity: float | None
+    history: list[dict[str, Any]]
+    evaluated_on: str
+    method: str
+    iterations: int
+    virtual_seconds: float
+    wall_seconds: float
+    worker_gradients: int
+    sample_passes: int
+    settings: dict[str, Any] = field(repr=False)
+
+    @property
+    def worst_loss(self) -> float:
+        return float(self.losses.max())
+
+    @property
+    def worst_accuracy(self) -> float | None:
+        return None if self.accuracies is None else float(self.accuracies.min())
+
+    @property
+    def mean_accuracy(self) -> float | None:
+        return None if self.accuracies is None else float(self.accuracies.mean())
+
+    @property
+    def std_accuracy(self) -> float | None:
+        """Population standard deviation over the sites."""
+        return None if self.accuracies is None else float(self.accuracies.std())
+
+    def result(self) -> dict[str, Any]:
+        """What result.json holds."""
+        return {
+            "method": self.method,
+            "iterations": self.iterations,
+            "virtual_seconds": self.virtual_seconds,
+            "wall_seconds": self.wall_seconds,
+            "worst_accuracy": self.worst_accuracy,
+            "worst_loss": self.worst_loss,
+            "std_accuracy": self.std_accuracy,
+            "mean_accuracy": self.mean_accuracy,
+            "accuracies": self.accuracies,
+            "losses": self.losses,
+            "weights": self.weights,
+            "worst_case_loss": self.worst_case_loss,
+            "planes": self.planes,
+            "stationarity": self.stationarity,
+            "worker_gradients": self.worker_gradients,
+            "sample_passes": self.sample_passes,
+            "evaluated_on": self.evaluated_on,
+            "sites": self.sites,
+        }
+
+    def save(self, directory: str | Path) -> None:
+        """Write run.json, history.jsonl, model.safetensors and result.json to a new folder."""
+        folder = rundir.create(Path(directory))
+        rundir.write_json(folder / rundir.RUN, self.settings)
+        for record in self.history:
+            rundir.append_json(folder / rundir.HISTORY, record)
+        self.save_outcome(folder)
+
+    def save_outcome(self, folder: Path) -> None:
+        """Only what is known at the end."""
+        rundir.write_model(folder / rundir.MODEL, self.model)
+        rundir.write_json(folder / rundir.RESULT, self.result())

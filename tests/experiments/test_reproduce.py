@@ -1,0 +1,252 @@
+"""`aspire reproduce`: every experiment on tiny data, resumable, the same however it is run."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from aspire.cli import main
+from aspire.experiments import choices, plans, pool, summary, tune
+from aspire.experiments.cells import Cell, run
+
+DATASETS = "fashion-mnist,person-activity"
+
+
+def call(*arguments) -> tuple[int, str]:
+    result = CliRunner().invoke(main, [str(a) for a in arguments])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.output
+    return result.exit_code, result.output
+
+
+def reproduce(name, data, out, *options) -> str:
+    code, text = call(
+        "reproduce", name, "--data", data, "--out", out, "--jobs", 1, "--quick", *options
+    )
+    assert code == 0, text
+    return text
+
+
+def cells_of(out: Path) -> dict[str, bytes]:
+    return {
+        path.relative_to(out).as_posix(): path.read_bytes()
+        for path in sorted(out.rglob("*.json"))
+        if path.stem.isdecimal()
+    }
+
+
+def figures(out: Path) -> dict[str, dict]:
+    """The records without what a clock says."""
+    found = {name: json.loads(content) for name, content in cells_of(out).items()}
+    for record in found.values():
+        record.pop("wall_seconds")
+    return found
+
+
+KEYS = {"experiment", "dataset", "method", "seed", "variant", "settings", "versions", "history"}
+RESULT = {"iterations", "virtual_seconds", "wall_seconds", "worst_accuracy", "worst_loss", "planes"}
+RESULT |= {"std_accuracy", "mean_accuracy", "accuracies", "losses", "weights", "worst_case_loss"}
+RESULT |= {"stationarity", "worker_gradients", "sample_passes", "evaluated_on", "sites"}
+
+
+def test_table1_has_every_method_on_every_data_set(data, tmp_path):
+    text = reproduce("table1", data, tmp_path)
+    assert "Left out: sc-ma" in text  # and the others that are not here
+    assert "aspire data fetch shl" in text
+    for dataset in DATASETS.split(","):
+        for method in choices.MAKERS:
+            path = tmp_path / "table1" / dataset / method / "0.json"
+            record = json.loads(path.read_text())
+            assert record.keys() >= KEYS | RESULT
+            assert record["worker_gradients"] >= record["cell"]["budget"] or method == "ind"
+            assert record["versions"]["threads"] == 1
+        assert (tmp_path / "table1" / f"{dataset}.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_a_summary_is_what_its_cells_say(data, tmp_path):
+    options = ("--methods", "afl,mix-even", "--datasets", "fashion-mnist", "--seeds", 3)
+    reproduce("table1", data, tmp_path, *options)
+    lines = json.loads((tmp_path / "table1" / "summary.json").read_text())
+    assert {line["method"] for line in lines} == {"afl", "mix-even"}
+    for line in lines:
+        folder = tmp_path / "table1" / line["dataset"] / line["method"]
+        records = [json.loads((folder / f"{seed}.json").read_text()) for seed in line["seeds"]]
+        assert line["seeds"] == [0, 1, 2]
+        for name in ("worst_accuracy", "worst_loss", "std_accuracy", "mean_accuracy"):
+            values = [record[name] for record in records]
+            assert line[name]["mean"] == pytest.approx(np.mean(values))
+            assert line[name]["std"] == pytest.approx(np.std(values, ddof=1))
+
+
+def test_finished_cells_are_kept_byte_for_byte(data, tmp_path, monkeypatch):
+    options = ("--methods", "afl,fedavg,gda,mix-even", "--datasets", "fashion-mnist")
+    done = []
+
+    def dies_at_the_third(cell, data):
+        if len(done) == 2:
+            raise KeyboardInterrupt
+        done.append(cell)
+        return run(cell, data)
+
+    monkeypatch.setattr(pool, "run", dies_at_the_third)
+    code, text = call(
+        "reproduce", "table1", "--data", data, "--out", tmp_path, "--jobs", 1, "--quick", *options
+    )
+    assert code == 130
+    assert "Interrupted" in text
+    before = cells_of(tmp_path)
+    assert len(before) == 2
+    broken = tmp_path / "table1" / "fashion-mnist" / "gda" / "0.json"
+    broken.parent.mkdir(parents=True, exist_ok=True)
+    broken.write_text('{"half a file')
+    monkeypatch.setattr(pool, "run", run)
+    text = reproduce("table1", data, tmp_path, *options)
+    after = cells_of(tmp_path)
+    assert "2 of 4 cells were finished before" in text
+    assert len(after) == 4
+    assert all(after[name] == content for name, content in before.items())
+    assert json.loads(broken.read_text())["method"] == "gda"
+    reproduce("table1", data, tmp_path, *options)
+    assert cells_of(tmp_path) == after
+
+
+def test_another_budget_is_another_cell(data, tmp_path):
+    cell = Cell("table1", "fashion-mnist", "afl", 0, "afl", 100)
+    pool.carry_out([cell], tmp_path, data=str(data), jobs=1)
+    assert pool.finished(cell, tmp_path) is not None
+    assert pool.finished(Cell("table1", "fashion-mnist", "afl", 0, "afl", 200), tmp_path) is None
+
+
+def test_the_number_of_jobs_changes_nothing(data, tmp_path):
+    options = ("--methods", "aspire-ease,drfa-prox", "--datasets", DATASETS)
+    reproduce("table1", data, tmp_path / "one", *options)
+    reproduce("table1", data, tmp_path / "two", *options, "--jobs", 2)
+    assert len(figures(tmp_path / "one")) == 4
+    assert figures(tmp_path / "one") == figures(tmp_path / "two")
+
+
+def test_gamma_zero_is_mix_even(data, tmp_path):
+    reproduce("gamma", data, tmp_path, "--datasets", "fashion-mnist")
+    found = figures(tmp_path)
+    even = found["gamma/fashion-mnist/mix-even/0.json"]
+    zero = found["gamma/fashion-mnist/gamma-0/0.json"]
+    for name in RESULT - {"wall_seconds"}:
+        assert even[name] == zero[name], name
+    assert even["history"] == zero["history"]
+
+
+def test_the_attack_the_curves_and_the_page(data, tmp_path):
+    small = ("--datasets", "fashion-mnist")
+    reproduce("table2", data, tmp_path, *small)
+    for name in ("time", "planes", "rates"):
+        reproduce(name, data, tmp_path, *small)
+    reproduce("delays", data, tmp_path)
+    lines = json.loads((tmp_path / "table2" / "summary.json").read_text())
+    for line in lines:
+        honest = line["method"].startswith("lie-") or line["method"].endswith("-clean")
+        assert ("attack_success" in line) != honest
+    assert all("largest_drop" in line for line in lines if line["method"].startswith("lie-"))
+    timed = json.loads((tmp_path / "time" / "summary.json").read_text())
+    assert all(line["reached"] in (0, 1) for line in timed)
+    record = figures(tmp_path)["time/fashion-mnist/aspire-ease/0.json"]
+    assert record["history"]["time"][-1] == pytest.approx(record["virtual_seconds"], rel=1e-4)
+    gaps = figures(tmp_path)["rates/fashion-mnist/gda/0.json"]["history"]["gap"]
+    assert all(gap > 0 for gap in gaps)
+    largest = figures(tmp_path)["delays/synthetic/lognormal/0.json"]["history"]["largest"]
+    assert largest == sorted(largest)
+    code, text = call("report", tmp_path)
+    assert code == 0, text
+    page = (tmp_path / "report.html").read_text()
+    assert "<script" not in page
+    assert "http" not in page
+    assert page.count("data:image/png;base64,") == 5
+    assert "82.04" in page  # the paper's figure beside ours
+    for name in ("table2", "time", "planes", "delays", "rates"):
+        assert f'<section id="{name}">' in page
+
+
+def test_tuning_never_sees_the_test_part_and_is_used(data, tmp_path, monkeypatch):
+    options = ("--datasets", "fashion-mnist", "--methods", "aspire-ease,afl")
+    reproduce("tune", data, tmp_path, *options)
+    found = figures(tmp_path)
+    assert {record["evaluated_on"] for record in found.values()} == {"validation"}
+    trials = [found[f"tune/fashion-mnist/aspire-ease/{k}.json"] for k in range(3)]
+    assert trials[0]["settings"] == {}
+    assert {"prior", "reach", "budget", "coupling"} <= set(trials[1]["settings"])
+    chosen = json.loads((tmp_path / "tune" / "tuned.json").read_text())
+    best = max(trials, key=lambda record: record["worst_accuracy"])
+    assert chosen["datasets"]["fashion-mnist"]["aspire-ease"]["settings"] == best["settings"]
+    monkeypatch.setattr(tune, "committed", lambda: chosen)
+    text = reproduce("table1", data, tmp_path, "--tuned", "--datasets", "fashion-mnist",
+                     "--methods", "aspire-ease,afl,gda")  # fmt: skip
+    assert "gda on fashion-mnist: no tuned settings are committed" in text
+    record = figures(tmp_path)["table1/fashion-mnist/aspire-ease-tuned/0.json"]
+    assert (record["method"], record["variant"]) == ("aspire-ease", "tuned")
+    assert record["settings"] == best["settings"]
+
+
+def test_every_search_space_gives_a_method():
+    for name, space in tune.SPACES.items():
+        first = {"constants": {"rate": 0.1, "rate_weights": 0.2}, "accuracies": [0.7, 0.8, 0.9]}
+        first["weights"] = [0.5, 0.5, 0.0]
+        cell = Cell("tune", "fashion-mnist", name, 0, name, 10, trial=0)
+        for number in range(1, tune.TRIALS):
+            settings = dict(tune.trial(cell, number, first).settings)
+            assert settings == tune.trial(cell, number, first).settings
+            assert len(settings) == len(space)
+            choices.make(name, 3, settings | ({"site": 0} if name == "ind" else {}))
+
+
+def test_a_run_that_breaks_down_is_a_cell_with_accuracy_zero(data):
+    settings = {"rate": 1e30}
+    found = run(
+        Cell("table1", "person-activity", "afl", 0, "afl", 300, settings=settings), str(data)
+    )
+    assert found["worst_accuracy"] == 0.0
+    assert found["stopped"]
+    line = summary.summarise([found])[0]
+    assert line["stopped"] == 1
+    assert "worst_loss" not in line
+
+
+BAD = {
+    "name": (("tabel1",), "NAME='tabel1'"),
+    "data set": (("table1", "--datasets", "mnist"), "datasets='mnist'"),
+    "method": (("table1", "--methods", "sgd"), "methods='sgd'"),
+    "no seeds": (("table1", "--seeds", "0"), "seeds=0"),
+    "seed list": (("table1", "--seed-list", "1,x"), "seed-list='1,x'"),
+    "both": (("table1", "--seeds", "2", "--seed-list", "1"), "expected one of them"),
+    "jobs": (("delays", "--jobs", "0"), "jobs=0"),
+    "nothing here": (("table1", "--datasets", "shl"), "nothing could be run"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "sentence"), BAD.values(), ids=BAD.keys())
+def test_bad_names_are_one_sentence_and_code_two(arguments, sentence, data, tmp_path):
+    code, text = call("reproduce", *arguments, "--data", data, "--out", tmp_path / "out")
+    assert code == 2
+    assert sentence in text
+    assert "Traceback" not in text
+
+
+def test_a_report_of_nothing_is_one_sentence(tmp_path):
+    for folder in (tmp_path, tmp_path / "missing"):
+        code, text = call("report", folder)
+        assert code == 2
+        assert "expected a folder" in text
+
+
+def test_the_time_to_a_target_is_read_off_the_curve():
+    history = {"time": [10.0, 20.0, 30.0], "worst_accuracy": [0.2, 0.6, 0.5]}
+    assert summary.time_to(history, 0.4) == pytest.approx(15.0)
+    assert summary.time_to(history, 0.1) == pytest.approx(5.0)
+    assert summary.time_to(history, 0.7) is None
+
+
+def test_seeds_and_budgets_of_the_plans():
+    request = plans.Request(seeds=(3, 7))
+    cells, _ = plans.cells("time", request, ["sc-ma"])
+    assert {cell.seed for cell in cells} == {3, 7}
+    assert {cell.delays for cell in cells} == {"spread"}
+    assert len({cell.path for cell in cells}) == len(cells) == 2 * len(plans.TIMES)
