@@ -41,16 +41,8 @@ def afl(
     if not limit > 0:
         raise ValueError(f"limit={limit}: expected a positive number")
     rules = Rules(rate, rate_weights, limit, quorum, average)
-    return Method(
-        name="afl",
-        settings={**settings, "limit": limit, "average": average},
-        init=rules.init,
-        work=partial(gradient_at, power=arguments.POWER if rate is None else 0),
-        absorb=partial(rounds.absorb, rules),
-        model=state.model,
-        weights=lambda master: master.weights.copy(),
-        planes=lambda master: 0,
-    )
+    worker = partial(gradient_at, power=arguments.POWER if rate is None else 0)
+    return rounds.method("afl", {**settings, "limit": limit}, rules, worker)
 
 
 @dataclass(frozen=True)

@@ -43,16 +43,8 @@ def cover(
     if not 0 < momentum <= 1:
         raise ValueError(f"momentum={momentum}: expected a number above 0 and at most 1")
     rules = Rules(temperature, rate, momentum, sampled, prior, average)
-    return Method(
-        name="cover",
-        settings={**settings, "momentum": momentum, "prior": prior, "average": average},
-        init=rules.init,
-        work=partial(work, power=arguments.POWER if rate is None else 0),
-        absorb=partial(rounds.absorb, rules),
-        model=state.model,
-        weights=lambda master: master.weights.copy(),
-        planes=lambda master: 0,
-    )
+    worker = partial(work, power=arguments.POWER if rate is None else 0)
+    return rounds.method("cover", {**settings, "momentum": momentum, "prior": prior}, rules, worker)
 
 
 @dataclass(frozen=True)

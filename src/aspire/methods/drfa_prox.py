@@ -71,16 +71,9 @@ def drfa_prox(
     if regularisation is not None and not 0 <= regularisation < np.inf:
         raise ValueError(f"regularisation={regularisation}: expected a number of at least 0")
     rules = Rules(local_steps, rate, rate_weights, regularisation, sampled, prior, quorum, average)
-    return Method(
-        name="drfa-prox",
-        settings={**settings, "regularisation": regularisation, "prior": prior}
-        | {"average": average},
-        init=rules.init,
-        work=partial(work, local_steps=local_steps, power=arguments.POWER if rate is None else 0),
-        absorb=partial(rounds.absorb, rules),
-        model=state.model,
-        weights=lambda master: master.weights.copy(),
-        planes=lambda master: 0,
+    worker = partial(work, local_steps=local_steps, power=arguments.POWER if rate is None else 0)
+    return rounds.method(
+        "drfa-prox", {**settings, "regularisation": regularisation, "prior": prior}, rules, worker
     )
 
 

@@ -53,16 +53,8 @@ def fedavg(
     """
     settings = arguments.check({"local_steps": local_steps, "quorum": quorum}, {"rate": rate})
     rules = Rules(local_steps, rate, prior, quorum, average)
-    return Method(
-        name="fedavg",
-        settings={**settings, "prior": prior, "average": average},
-        init=rules.init,
-        work=partial(work, local_steps=local_steps, power=arguments.POWER if rate is None else 0),
-        absorb=partial(rounds.absorb, rules),
-        model=state.model,
-        weights=lambda master: master.weights.copy(),
-        planes=lambda master: 0,
-    )
+    worker = partial(work, local_steps=local_steps, power=arguments.POWER if rate is None else 0)
+    return rounds.method("fedavg", {**settings, "prior": prior}, rules, worker)
 
 
 @dataclass(frozen=True)

@@ -42,16 +42,8 @@ def gcivr(
     counts = {"period": period, "sampled": sampled}
     settings = arguments.check(counts, {"temperature": temperature, "rate": rate})
     rules = Rules(temperature, rate, period, sampled, prior, average)
-    return Method(
-        name="gcivr",
-        settings={**settings, "prior": prior, "average": average},
-        init=rules.init,
-        work=partial(work, power=arguments.POWER if rate is None else 0),
-        absorb=partial(rounds.absorb, rules),
-        model=state.model,
-        weights=lambda master: master.weights.copy(),
-        planes=lambda master: 0,
-    )
+    worker = partial(work, power=arguments.POWER if rate is None else 0)
+    return rounds.method("gcivr", {**settings, "prior": prior}, rules, worker)
 
 
 @dataclass(frozen=True)

@@ -37,16 +37,8 @@ def gda(
     settings = arguments.check({}, {"rate": rate, "rate_weights": rate_weights})
     refuse_unknown(uncertainty)
     rules = Rules(uncertainty, rate, rate_weights, average)
-    return Method(
-        name="gda",
-        settings={"uncertainty": uncertainty, **settings, "average": average},
-        init=rules.init,
-        work=partial(gradient_at, power=arguments.POWER if rate is None else 0),
-        absorb=partial(rounds.absorb, rules),
-        model=state.model,
-        weights=lambda master: master.weights.copy(),
-        planes=lambda master: 0,
-    )
+    worker = partial(gradient_at, power=arguments.POWER if rate is None else 0)
+    return rounds.method("gda", {"uncertainty": uncertainty, **settings}, rules, worker)
 
 
 def base(uncertainty: UncertaintySet | None, n: int) -> UncertaintySet:

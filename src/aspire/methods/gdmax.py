@@ -35,16 +35,8 @@ def gdmax(
     """
     settings = arguments.check({}, {"rate": rate})
     rules = Rules(uncertainty, rate, average)
-    return Method(
-        name="gdmax",
-        settings={"uncertainty": uncertainty, **settings, "average": average},
-        init=rules.init,
-        work=partial(gradient_at, power=arguments.POWER if rate is None else 0),
-        absorb=partial(rounds.absorb, rules),
-        model=state.model,
-        weights=lambda master: master.weights.copy(),
-        planes=lambda master: 0,
-    )
+    worker = partial(gradient_at, power=arguments.POWER if rate is None else 0)
+    return rounds.method("gdmax", {"uncertainty": uncertainty, **settings}, rules, worker)
 
 
 @dataclass(frozen=True)

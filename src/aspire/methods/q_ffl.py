@@ -61,16 +61,8 @@ def q_ffl(
     if not 0 <= q < np.inf:
         raise ValueError(f"q={q}: expected a number of at least 0")
     rules = Rules(q, local_steps, rate, quorum, average)
-    return Method(
-        name="q-ffl",
-        settings={"q": q, **settings, "average": average},
-        init=rules.init,
-        work=partial(work, local_steps=local_steps, power=arguments.POWER if rate is None else 0),
-        absorb=partial(rounds.absorb, rules),
-        model=state.model,
-        weights=lambda master: master.weights.copy(),
-        planes=lambda master: 0,
-    )
+    worker = partial(work, local_steps=local_steps, power=arguments.POWER if rate is None else 0)
+    return rounds.method("q-ffl", {"q": q, **settings}, rules, worker)
 
 
 @dataclass(frozen=True)

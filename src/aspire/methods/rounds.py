@@ -12,8 +12,9 @@ reports are ignored, and they are asked again in the round after.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Protocol, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -29,7 +30,19 @@ from aspire.methods.state import (
     model,
     objection,
 )
-from aspire.types import Event, Info, Joined, Left, Noted, Refused, Report, Stepped, Task
+from aspire.types import (
+    Event,
+    Info,
+    Joined,
+    Left,
+    Local,
+    Method,
+    Noted,
+    Refused,
+    Report,
+    Stepped,
+    Task,
+)
 
 FORGET = 0.3  # as in `auto`: the newest w counts min(1, 2/(2 + 0.3 t)) in the average
 
@@ -59,6 +72,28 @@ class Rules(Protocol[Contra]):
 
     def close(self, master: Contra, reports: list[Report]) -> Ask | None:
         """Use the answers, in worker order; the next phase, or None: the round is over."""
+
+
+# ---------------------------------------------------------------- factory
+
+
+def method(
+    name: str,
+    settings: Mapping[str, Any],
+    rules: Any,
+    work: Callable[[Any, Task, Local], tuple[Any, Report]],
+) -> Method:
+    """A baseline as a value: its own `work` and rules, and the rounds that all of them share."""
+    return Method(
+        name=name,
+        settings={**settings, "average": rules.average},
+        init=rules.init,
+        work=work,
+        absorb=partial(absorb, rules),
+        model=model,
+        weights=lambda master: master.weights.copy(),
+        planes=lambda master: 0,
+    )
 
 
 # ---------------------------------------------------------------- absorb

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any, Self
 
 import numpy as np
@@ -92,17 +92,25 @@ class UncertaintySet(ABC):
     def __hash__(self) -> int:
         return hash((type(self).__name__, self.size))
 
+    # What a set with one number and a prior shares; the others say it their own way.
+
     @property
-    @abstractmethod
     def size(self) -> int | None:
         """N, or None while it is not known."""
+        prior = self._state()["prior"]
+        return None if prior is None else np.size(prior)
 
-    @abstractmethod
     def nominal(self) -> Vec:
         """The prior q (or the centre of a set that has none): a fresh float64 vector."""
+        self._need_size()
+        return np.array(self._state()["prior"], dtype=np.float64)
 
-    @abstractmethod
-    def _bind(self, n: int) -> Self: ...
+    def _bind(self, n: int) -> Self:
+        return replace(self, prior=checks.uniform(n))  # type: ignore[type-var]
+
+    def _keep(self, index: Index) -> Self:
+        prior = checks.renormalised(self.nominal(), index)
+        return replace(self, prior=prior)  # type: ignore[type-var]
 
     @abstractmethod
     def _argmax(self, f: Vec) -> Vec: ...
@@ -112,6 +120,3 @@ class UncertaintySet(ABC):
 
     @abstractmethod
     def _upper(self) -> Vec: ...
-
-    @abstractmethod
-    def _keep(self, index: Index) -> Self: ...

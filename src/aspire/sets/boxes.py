@@ -147,17 +147,6 @@ class CVaR(UncertaintySet):
             raise ValueError(f"beta must be in [0, 1), got {beta:g}")
         checks.freeze(self, beta=beta, prior=checks.distribution(self.prior))
 
-    @property
-    def size(self) -> int | None:
-        return None if self.prior is None else np.size(self.prior)
-
-    def nominal(self) -> Vec:
-        self._need_size()
-        return np.array(self.prior, dtype=np.float64)
-
-    def _bind(self, n: int) -> Self:
-        return type(self)(self.beta, checks.uniform(n))
-
     def _argmax(self, f: Vec) -> Vec:
         q = self.nominal()
         return q if self.beta == 0 else fill(f, q / (1 - self.beta), 1.0)
@@ -167,9 +156,6 @@ class CVaR(UncertaintySet):
 
     def _upper(self) -> Vec:
         return np.minimum(self.nominal() / (1 - self.beta), 1.0)
-
-    def _keep(self, index: Index) -> Self:
-        return type(self)(self.beta, checks.renormalised(self.nominal(), index))
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -182,17 +168,6 @@ class TotalVariation(UncertaintySet):
     def __post_init__(self) -> None:
         radius: Any = checks.number("radius", self.radius)
         checks.freeze(self, radius=radius, prior=checks.distribution(self.prior))
-
-    @property
-    def size(self) -> int | None:
-        return None if self.prior is None else np.size(self.prior)
-
-    def nominal(self) -> Vec:
-        self._need_size()
-        return np.array(self.prior, dtype=np.float64)
-
-    def _bind(self, n: int) -> Self:
-        return type(self)(self.radius, checks.uniform(n))
 
     def _argmax(self, f: Vec) -> Vec:
         """Move min(radius/2, 1 - q_top) from the lowest losses to the largest one.
@@ -213,6 +188,3 @@ class TotalVariation(UncertaintySet):
 
     def _upper(self) -> Vec:
         return np.minimum(self.nominal() + self.radius / 2, 1.0)
-
-    def _keep(self, index: Index) -> Self:
-        return type(self)(self.radius, checks.renormalised(self.nominal(), index))

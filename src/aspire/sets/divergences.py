@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Self
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from aspire.sets import checks
 from aspire.sets.base import UncertaintySet
-from aspire.sets.checks import Index, Vec
+from aspire.sets.checks import Vec
 
 
 def _kl_terms(log_ratio: Vec) -> Vec:
@@ -71,17 +70,6 @@ class KL(UncertaintySet):
         radius = checks.number("radius", self.radius)
         checks.freeze(self, radius=radius, prior=checks.distribution(self.prior))
 
-    @property
-    def size(self) -> int | None:
-        return None if self.prior is None else np.size(self.prior)
-
-    def nominal(self) -> Vec:
-        self._need_size()
-        return np.array(self.prior, dtype=np.float64)
-
-    def _bind(self, n: int) -> Self:
-        return type(self)(self.radius, checks.uniform(n))
-
     def _argmax(self, f: Vec) -> Vec:
         """p ~ q exp(f / alpha), or q on the largest losses alone if the radius reaches that."""
         q = self.nominal()
@@ -117,9 +105,6 @@ class KL(UncertaintySet):
         full = self.radius >= -np.log(base)
         q[on] = np.where(full, 1.0, base + (low if self.radius else 0.0))
         return q
-
-    def _keep(self, index: Index) -> Self:
-        return type(self)(self.radius, checks.renormalised(self.nominal(), index))
 
 
 def _chi_square_root(q: Vec, f: Vec, radius: float) -> Vec:
@@ -158,17 +143,6 @@ class ChiSquare(UncertaintySet):
         radius = checks.number("radius", self.radius)
         checks.freeze(self, radius=radius, prior=checks.distribution(self.prior))
 
-    @property
-    def size(self) -> int | None:
-        return None if self.prior is None else np.size(self.prior)
-
-    def nominal(self) -> Vec:
-        self._need_size()
-        return np.array(self.prior, dtype=np.float64)
-
-    def _bind(self, n: int) -> Self:
-        return type(self)(self.radius, checks.uniform(n))
-
     def _argmax(self, f: Vec) -> Vec:
         """p ~ q (f - eta)+, or q on the largest losses alone if the radius reaches that."""
         q = self.nominal()
@@ -193,6 +167,3 @@ class ChiSquare(UncertaintySet):
         """u_j = q_j + sqrt(radius q_j (1 - q_j)), at most 1."""
         q = self.nominal()
         return np.minimum(q + np.sqrt(self.radius * q * (1 - q)), 1.0)
-
-    def _keep(self, index: Index) -> Self:
-        return type(self)(self.radius, checks.renormalised(self.nominal(), index))
