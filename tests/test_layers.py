@@ -1,6 +1,7 @@
 """The order of the layers, read off the imports.
 
     types <- problem, batches, sets, core <- methods <- runtimes <- train <- experiments <- cli
+    stacks <- objective <- sites <- problem
     types <- data <- experiments
 
 A module imports from layers to its left, and from its own. Clocks, files, sockets, logging and
@@ -19,10 +20,13 @@ SOURCE = Path(__file__).parent.parent / "src"
 MAY_IMPORT: dict[str, set[str]] = {}
 MAY_IMPORT["types"] = set()
 MAY_IMPORT["batches"] = {"types"}
-MAY_IMPORT["problem"] = {"types", "batches"}
+MAY_IMPORT["stacks"] = {"types"}
+MAY_IMPORT["objective"] = {"types", "stacks"}
+MAY_IMPORT["sites"] = {"types", "batches", "objective"}
+MAY_IMPORT["problem"] = {"types", "batches", "objective", "sites"}
 MAY_IMPORT["sets"] = {"types"}
 MAY_IMPORT["core"] = {"types", "sets"}
-MAY_IMPORT["methods"] = {"types", "batches", "problem", "sets", "core"}
+MAY_IMPORT["methods"] = {"types", "batches", "sites", "problem", "sets", "core"}
 MAY_IMPORT["runtimes"] = MAY_IMPORT["methods"] | {"methods"}
 MAY_IMPORT["data"] = {"types"}  # beside runtimes
 MAY_IMPORT["train"] = MAY_IMPORT["runtimes"] | {"runtimes"}
@@ -31,7 +35,7 @@ MAY_IMPORT["cli"] = MAY_IMPORT["experiments"] | {"experiments"}
 MAY_IMPORT["__main__"] = {"cli"}
 MAY_IMPORT["__init__"] = set(MAY_IMPORT)  # the front door shows what it likes
 
-PURE = {"types", "batches", "problem", "sets", "core", "methods"}
+PURE = {"types", "batches", "stacks", "objective", "sites", "problem", "sets", "core", "methods"}
 MAY_PRINT = {"cli", "__main__"}
 OUTSIDE_WORLD = {
     *("time", "datetime", "logging", "random", "secrets", "uuid"),

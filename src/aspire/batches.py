@@ -6,7 +6,9 @@ needs no generator state, and numpy, torch on the CPU and torch on CUDA give the
 
 from __future__ import annotations
 
-from typing import TypeVar
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -28,15 +30,24 @@ def _mix(x: Integers) -> Integers:
 
 def keys(seed: int, worker: int, n: int, purpose: int) -> tuple[int, int]:
     """Two 32-bit keys of the stream (seed, worker, n, purpose)."""
-    state, out = 0x243F6A88 + purpose, []
-    for word in (seed, seed >> 32, worker, n, n >> 32, purpose):
+    early = state = _seed_state(seed, purpose)
+    for word in (worker, n, n >> 32, purpose):
         state = _mix((state + _WEYL ^ _mix(word & _MASK)) & _MASK)
-        out.append(state)
-    return _mix((out[-1] + out[1]) & _MASK), _mix(out[-1] ^ 0xB7E15162)
+    return _mix((state + early) & _MASK), _mix(state ^ 0xB7E15162)
 
 
-def _hash(counter: Integers, key: tuple[int, int]) -> Integers:
-    return _mix(_mix(counter * _WEYL + key[0] & _MASK) ^ key[1])
+@lru_cache(maxsize=64)
+def _seed_state(seed: int, purpose: int) -> int:
+    """What the seed alone makes of the keys."""
+    state = 0x243F6A88 + purpose
+    for word in (seed, seed >> 32):
+        state = _mix((state + _WEYL ^ _mix(word & _MASK)) & _MASK)
+    return state
+
+
+def _hash(counter: Integers, key: tuple[Any, Any]) -> Integers:
+    x: Integers = _mix(counter * _WEYL + key[0] & _MASK) ^ key[1]
+    return _mix(x)
 
 
 def uniform(seed: int, worker: int, n: int, purpose: int) -> float:
@@ -59,6 +70,25 @@ def indices_numpy(
     with np.errstate(over="ignore"):
         counter = np.arange(count, dtype=np.int64)
         return _hash(counter, keys(seed, worker, n, BATCH)) * size >> 32
+
+
+def rows(
+    seed: int,
+    workers: Sequence[int],
+    draws: Sequence[int],
+    sizes: Sequence[int],
+    starts: Sequence[int],
+    *,
+    count: int,
+    device: str = "cpu",
+) -> Tensor:
+    """Batch draws[r] of workers[r] as row r, each counted from starts[r]: (R, count)."""
+    named = [keys(seed, worker, n, BATCH) for worker, n in zip(workers, draws, strict=True)]
+    first, second = np.array(named, dtype=np.int64).T[:, :, None]
+    counter = np.arange(count, dtype=np.int64)
+    with np.errstate(over="ignore"):
+        found = _hash(counter, (first, second)) * np.array(sizes)[:, None] >> 32
+    return torch.from_numpy(found + np.array(starts)[:, None]).to(device)
 
 
 def signs(seed: int, worker: int, n: int, *, count: int, device: str = "cpu") -> Tensor:

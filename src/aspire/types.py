@@ -121,6 +121,9 @@ class Local(Protocol):
         """f_j(w) on the whole site, or on a fixed sample of it where the site is large."""
 
 
+Item = tuple[Any, Task, Local]  # a worker's state, its task, its data
+
+
 @dataclass(frozen=True)
 class Method:
     """An algorithm: four pure functions, plus what a report about it needs to read.
@@ -132,6 +135,8 @@ class Method:
     weights(master)            -> array                   weight of each site, summing to one
     planes(master)             -> int                     cutting planes held
     gap(master, gradient, loss)-> float                   stationarity gap; None: not defined
+    work_many(items)           -> list                    work on many (worker, task, local), each
+                                                          as `work` up to rounding; None: no gain
 
     `work` and `absorb` consume their state: the caller gives it up. `snapshot` copies one.
     """
@@ -148,3 +153,4 @@ class Method:
         Callable[[Any, Callable[[int, Tensor], Tensor], Callable[[int, Tensor], float]], float]
         | None
     ) = None
+    work_many: Callable[[Sequence[Item]], list[tuple[Any, Report]]] | None = None

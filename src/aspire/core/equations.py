@@ -31,11 +31,19 @@ def project_simplex(x: Array) -> tuple[Array, float]:
 
 
 def worker_step(
-    w: Tensor, gradient: Tensor, v: Tensor, *, pi: float, kappa: float, rate: float, limit: float
+    w: Tensor,
+    gradient: Tensor,
+    v: Tensor,
+    *,
+    pi: float | Tensor,
+    kappa: float | Tensor,
+    rate: float | Tensor,
+    limit: float,
 ) -> Tensor:
     """(11)  w_j <- clip(w_j - a_w (pi_j grad f_j(w_j) - phi_j + kappa (w_j - z)), a1).
 
-    The task carries v_j = phi_j + kappa z, so the worker needs neither phi_j nor z.
+    The task carries v_j = phi_j + kappa z, so the worker needs neither phi_j nor z. Many workers:
+    rows of w, gradient and v with columns of pi, kappa and rate.
     """
     return clip(w - rate * (pi * gradient + kappa * w - v), limit)
 

@@ -14,7 +14,7 @@ w_j times 1e6, uses its gradient times -100, or always reports the same far-off 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -26,7 +26,7 @@ from aspire import batches
 from aspire.data import Federation
 from aspire.data.federation import Part
 from aspire.problem import Problem, Site
-from aspire.types import Array, Local, Method, Report, Task
+from aspire.types import Array, Item, Local, Method, Report, Task
 
 SHARE = 0.3  # of the extra site's samples that are stamped
 TARGET = 1  # the class they are relabelled to: pullover; the second activity of the sensor sets
@@ -155,14 +155,22 @@ def lying(method: Method, worker: int, attack: str) -> Method:
     }
     if attack not in lies:
         return method
+    many = method.work_many
 
-    def work(state: Any, task: Task, local: Local) -> tuple[Any, Report]:
-        state, report = method.work(state, task, local)
+    def told(task: Task, state: Any, report: Report) -> tuple[Any, Report]:
         if task.worker == worker and "w" in report.vectors:
             report = replace(report, vectors={**report.vectors, "w": lies[attack](state)})
         return state, report
 
-    return replace(method, work=work)
+    def work(state: Any, task: Task, local: Local) -> tuple[Any, Report]:
+        return told(task, *method.work(state, task, local))
+
+    def work_many(items: Sequence[Item]) -> list[tuple[Any, Report]]:
+        assert many is not None
+        found = many(items)
+        return [told(task, *one) for one, (_, task, _) in zip(found, items, strict=True)]
+
+    return replace(method, work=work, work_many=None if many is None else work_many)
 
 
 # ---------------------------------------------------------------- what it achieves

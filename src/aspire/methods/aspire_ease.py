@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from aspire import sites
 from aspire.core import equations, planes
 from aspire.core.presets import Auto
 from aspire.core.schedules import Constants, Preset
@@ -35,12 +36,21 @@ from aspire.methods.aspire_state import (
     whole_set,
 )
 from aspire.methods.aspire_step import gap, quorum_met, step, step_tasks
-from aspire.methods.worker import PASSES, check_is_due, checked_step, loss_is_due, probe
+from aspire.methods.worker import (
+    PASSES,
+    check_is_due,
+    checked_step,
+    columns,
+    held,
+    loss_is_due,
+    probe,
+)
 from aspire.sets import UncertaintySet
 from aspire.types import (
     Event,
     Facts,
     Info,
+    Item,
     Joined,
     Left,
     Local,
@@ -68,29 +78,62 @@ class Habits:
 def work(
     worker: Tensor | None, task: Task, local: Local, *, habits: Habits
 ) -> tuple[Tensor | None, Report]:
-    """(11), K times with fresh batches and one task. The worker's state is its w_j alone."""
-    if task.kind == "probe":
-        return task.vectors["w"], probe(task, local, habits.power)
-    w = task.vectors.get("w", worker)
-    if w is None:
-        raise ValueError(f"task {task.id} carries no w and worker {task.worker} has none yet")
-    draws, K = int(task.scalars["draws"]), habits.local_steps
-    for n in range(draws, draws + K):
-        before, gradient = w, local.gradient(w, n)
+    """One task. The worker's state is its w_j alone."""
+    return work_many([(worker, task, local)], habits=habits)[0]
+
+
+def work_many(items: Sequence[Item], *, habits: Habits) -> list[tuple[Tensor | None, Report]]:
+    """Probes one by one, steps together."""
+    steps = [item for item in items if item[1].kind != "probe"]
+    stepped = iter(step_rows(steps, habits) if steps else [])
+    return [
+        (task.vectors["w"], probe(task, local, habits.power))
+        if task.kind == "probe"
+        else next(stepped)
+        for _, task, local in items
+    ]
+
+
+def step_rows(items: Sequence[Item], habits: Habits) -> list[tuple[Tensor | None, Report]]:
+    """(11), K times with fresh batches and one task each; rows are workers."""
+    tasks, locals_ = [item[1] for item in items], [item[2] for item in items]
+    w = torch.stack([held(worker, task) for worker, task, _ in items])
+    v = torch.stack([task.vectors["v"] for task in tasks])
+    pi, kappa, rate = columns(tasks, ("pi", "kappa", "rate"), w)
+    draws, K = [int(task.scalars["draws"]) for task in tasks], habits.local_steps
+    for k in range(K):
+        before, gradient = w, sites.gradients(locals_, w, [n + k for n in draws])
         w = equations.worker_step(
-            w,
-            gradient,
-            task.vectors["v"],
-            pi=task.scalars["pi"],
-            kappa=task.scalars["kappa"],
-            rate=task.scalars["rate"],
-            limit=habits.limit,
-        )
+            w, gradient, v, pi=pi, kappa=kappa, rate=rate, limit=habits.limit
+        )  # fmt: skip
+    again: dict[int, Tensor] = {}
+    due = [r for r, n in enumerate(draws) if habits.checks and check_is_due((n - 1) // K)]
+    if due:
+        last = [draws[r] + K - 1 for r in due]
+        found = sites.gradients([locals_[r] for r in due], w[due], last)
+        again = dict(zip(due, found, strict=True))
+    return [
+        told(habits, task, local, before[r], w[r].clone(), gradient[r], again.get(r))
+        for r, (task, local) in enumerate(zip(tasks, locals_, strict=True))
+    ]
+
+
+def told(
+    habits: Habits,
+    task: Task,
+    local: Local,
+    before: Tensor,
+    w: Tensor,
+    gradient: Tensor,
+    again: Tensor | None,
+) -> tuple[Tensor, Report]:
+    """The report on a task's last step before -> w, which is checked where `again` is known."""
+    draws, K = int(task.scalars["draws"]), habits.local_steps
     said = {"gradients": float(K)}
     if habits.slope:
         said["slope"] = float(torch.linalg.vector_norm(gradient))
-    if habits.checks and check_is_due((draws - 1) // K):
-        w, said["curvature"] = checked_step(before, w, gradient, local, task, draws + K - 1)
+    if again is not None:
+        w, said["curvature"] = checked_step(before, w, gradient, again, task)
         said["gradients"] += 1.0
     said["samples"] = PASSES * said["gradients"] * local.batch_samples
     if loss_is_due(local, draws, K):
@@ -150,6 +193,7 @@ def aspire(
         | {"pull_bound": pull_bound},
         init=partial(init, rules),
         work=partial(work, habits=habits),
+        work_many=partial(work_many, habits=habits),
         absorb=partial(absorb, rules),
         model=lambda master: master.average.to(master.w.dtype),
         weights=weights,

@@ -49,15 +49,15 @@ def step(rules: Rules, master: Master, tasks: list[Task], infos: list[Info]) -> 
         if far.any():
             w[torch.from_numpy(far)] = master.z.to(w.dtype)
             infos.append(Noted(master.t, f"far from z, put back: workers {workers[far]}"))
-    master.sum_w += (w.double() - master.w[index].double()).sum(0)
-    master.w[index] = w
+    master.sum_w += (w.double() - master.w.index_select(0, index).double()).sum(0)
+    master.w.index_copy_(0, index, w)
     master.z = equations.z_step(
         master.z, master.sum_phi, master.sum_w,
         n=master.n, kappa=master.constants["kappa"], rate=rates.eta_z, limit=limits.a1,
     )  # fmt: skip
     lam_before = dual_step(rules, master, workers, reports, rates)
     learn_scale(rules, master, reports, infos)
-    old = master.phi[index]
+    old = master.phi.index_select(0, index)
     phi = equations.phi_step(
         old, master.z.to(w.dtype), w, c2=rates.c2, rate=rates.rho2, limit=limits.a4
     )
@@ -65,7 +65,7 @@ def step(rules: Rules, master: Master, tasks: list[Task], infos: list[Info]) -> 
         phi = bounded_phi(rules, master, workers, phi, rules.pull_bound)
         phi[torch.from_numpy(far)] = 0.0
     master.sum_phi += (phi.double() - old.double()).sum(0)
-    master.phi[index] = phi
+    master.phi.index_copy_(0, index, phi)
     share = rules.preset.averaging(master.t)
     master.average = master.z if share >= 1 else master.average.lerp(master.z, share)
     revise_planes(rules, master, lam_before, infos)
@@ -154,7 +154,7 @@ def step_tasks(
     """v_j = phi_j + kappa z and pi_j; w_j too where the worker's own differs from ours."""
     kappa = master.constants["kappa"]
     index = torch.from_numpy(workers)
-    v = master.phi[index] + kappa * master.z.to(master.phi.dtype)
+    v = master.phi.index_select(0, index) + kappa * master.z.to(master.phi.dtype)
     pi = master.planes.pi(workers)
     tasks = []
     for row, j in enumerate(int(j) for j in workers):

@@ -1,8 +1,9 @@
-"""What every method's worker may do besides its own step: the start-up probe."""
+"""What every method's worker may do besides its own step: the start-up probe, the checks."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -12,6 +13,20 @@ from aspire.types import Local, Report, Task
 
 PASSES = 3  # a gradient costs three passes over its samples, a loss one
 OVERSHOOT = 1.5  # a_w s of a step that is too long; 2 would swing for ever
+
+
+def held(worker: Tensor | None, task: Task) -> Tensor:
+    """The w_j that a task starts from: the one that it brings, else the worker's own."""
+    w = task.vectors.get("w", worker)
+    if w is None:
+        raise ValueError(f"task {task.id} carries no w and worker {task.worker} has none yet")
+    return w
+
+
+def columns(tasks: Sequence[Task], names: Sequence[str], like: Tensor) -> tuple[Tensor, ...]:
+    """Numbers of many tasks, one column (R, 1) a name, to stand beside rows like `like`."""
+    table = [[task.scalars[name] for name in names] for task in tasks]
+    return torch.tensor(table, dtype=like.dtype, device=like.device).unsqueeze(2).unbind(1)
 
 
 def probe(task: Task, local: Local, power: int) -> Report:
@@ -45,12 +60,13 @@ def curvature_at(w: Tensor, local: Local, draw: int, power: int) -> tuple[float,
 
 
 def checked_step(
-    before: Tensor, after: Tensor, gradient: Tensor, local: Local, task: Task, draw: int
+    before: Tensor, after: Tensor, gradient: Tensor, again: Tensor, task: Task
 ) -> tuple[Tensor, float]:
     """The step (11) once more, and the curvature L_j that it revealed where it went too far.
 
-    With d = after - before and s = pi d . (grad(after) - grad(before)) / |d|^2 + kappa, all on one
-    batch, a step with a_w s > 1.5 goes too far: it is cut to the minimiser on the line, d/(a_w s).
+    With d = after - before and s = pi d . (again - gradient) / |d|^2 + kappa, where `again` is the
+    gradient at `after` on the same batch, a step with a_w s > 1.5 goes too far: it is cut to the
+    minimiser on the line, d/(a_w s).
     A start where the loss is flat hides the curvature that the probe looks for; this finds it.
     """
     step = after - before
@@ -58,7 +74,7 @@ def checked_step(
     pi, kappa, rate = (task.scalars[name] for name in ("pi", "kappa", "rate"))
     if not (length > 0 and pi > 0):
         return after, 0.0
-    bend = float((local.gradient(after, draw) - gradient).double() @ step.double()) / length
+    bend = float((again - gradient).double() @ step.double()) / length
     overshoot = rate * (pi * bend + kappa)
     if not overshoot > OVERSHOOT:
         return after, 0.0

@@ -1,6 +1,7 @@
 """Replay: the events of a log, absorbed again in their order, must give the same master state.
 
 Vectors are not in the log; each report is computed again from the seeds and compared by its hash.
+The desk evaluates the same tasks together as it did in the run.
 """
 
 from __future__ import annotations
@@ -10,33 +11,41 @@ from typing import Any
 
 from aspire.problem import Problem
 from aspire.runtimes import log
-from aspire.types import Event, Facts, Joined, Left, Method, Report, Task
+from aspire.runtimes.desk import Desk, Evaluator
+from aspire.types import Event, Facts, Joined, Left, Method, Report
 
 
 class Differs(ValueError):
     """The replay does not give what the log says."""
 
 
-def replay_events(method: Method, problem: Problem, events: list[dict[str, Any]], seed: int) -> Any:
+def replay_events(
+    method: Method,
+    problem: Problem,
+    events: list[dict[str, Any]],
+    seed: int,
+    *,
+    exact: bool = False,
+) -> Any:
     """The master state after the logged events, or Differs at the first one that is not so."""
     late = {e["worker"] for e in _first_of_each(events) if e["event"] == "joined"}
     present = tuple(j for j in range(len(problem.sites)) if j not in late)
     master, tasks = method.init(Facts(len(problem.sites), problem.flat.start, present), seed)
-    hands: dict[int, Task] = {task.worker: task for task in tasks}
-    workers: dict[int, Any] = {}
+    desk, evaluate = Desk(), Evaluator(method, problem, exact=exact)
     for record in events:
+        for task in tasks:
+            desk.hand(task)
         j = record["worker"]
         event: Event
         if record["event"] == "report":
-            if j not in hands:
+            if j not in desk.hands:
                 raise Differs(f"event {record['n']}: worker {j} reports but has no task")
-            workers[j], event = method.work(workers.get(j), hands.pop(j), problem.sites[j])
+            event = desk.report(j, evaluate)
         else:
             event = Left(j) if record["event"] == "left" else Joined(j)
-            hands.pop(j, None)
+            desk.forget(j)
         _compare(record, event)
         master, tasks, _ = method.absorb(master, [event])
-        hands.update((task.worker, task) for task in tasks)
     return master
 
 

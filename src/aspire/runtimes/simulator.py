@@ -1,8 +1,9 @@
 """The simulator: real algorithm, real gradients, virtual clock.
 
 A heap of (time, priority, worker, ...) orders what happens; ties are broken by kind and worker, so
-the order never depends on chance. A task's result is computed when it is due. Probes take no
-virtual time: the clock starts when the constants are formed.
+the order never depends on chance. Results of tasks in flight are computed together when the first
+of them is due (see `desk`). Probes take no virtual time: the clock starts when the constants are
+formed.
 """
 
 from __future__ import annotations
@@ -13,8 +14,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
 from aspire.problem import Problem
 from aspire.runtimes.delays import Absence, Delays
+from aspire.runtimes.desk import Desk, Evaluator
 from aspire.runtimes.log import EventLog
 from aspire.types import Event, Facts, Info, Joined, Left, Method, Noted, Refused, Stepped, Task
 
@@ -34,13 +38,13 @@ class Simulation:
     delays: Delays
     seed: int
     master: Any
+    evaluate: Evaluator
+    desk: Desk = field(default_factory=Desk)
     log: EventLog = field(default_factory=lambda: EventLog("off"))
     time: float = 0.0
     gradients: float = 0.0
     samples: float = 0.0
-    heap: list[tuple[float, int, int, int, Task | None]] = field(default_factory=list)
-    current: dict[int, int] = field(default_factory=dict)  # worker -> id of its task
-    workers: dict[int, Any] = field(default_factory=dict)
+    heap: list[tuple[float, int, int, int]] = field(default_factory=list)
     started: dict[int, int] = field(default_factory=dict)  # worker -> timed tasks so far
 
     def dispatch(self, tasks: Iterable[Task]) -> None:
@@ -51,23 +55,21 @@ class Simulation:
                 n = self.started.get(j, 0)
                 self.started[j] = n + 1
                 delay = self.delays(self.seed, j, n)
-            self.current[j] = task.id
-            heapq.heappush(self.heap, (self.time + delay, REPORT, j, task.id, task))
+            self.desk.hand(task)
+            heapq.heappush(self.heap, (self.time + delay, REPORT, j, task.id))
 
     def next_event(self) -> Event:
-        """The next thing that happens; a report is computed here, where it is due."""
+        """The next thing that happens."""
         while self.heap:
-            self.time, kind, j, _, task = heapq.heappop(self.heap)
+            self.time, kind, j, task = heapq.heappop(self.heap)
             if kind == LEAVE:
-                self.current.pop(j, None)
+                self.desk.forget(j)
                 return Left(j)
             if kind == JOIN:
                 return Joined(j)
-            assert task is not None
-            if self.current.get(j) != task.id:
+            if not self.desk.holds(j, task):
                 continue  # the worker vanished with it
-            worker, report = self.method.work(self.workers.get(j), task, self.problem.sites[j])
-            self.workers[j] = worker
+            report = self.desk.report(j, self.evaluate)
             self.gradients += report.scalars["gradients"]
             self.samples += report.scalars["samples"]
             return report
@@ -91,8 +93,9 @@ def begin(
     delays: Delays,
     absences: Iterable[Absence] = (),
     seed: int = 0,
+    exact: bool = False,
 ) -> Simulation:
-    """Everything up to the first event."""
+    """Everything up to the first event; `exact`: no task is evaluated beside another."""
     away, late = list(absences), set()
     for absence in away:
         if not 0 <= absence.worker < len(problem.sites):
@@ -106,12 +109,13 @@ def begin(
         raise ValueError("every worker is absent at the start: expected at least one present")
     facts = Facts(len(problem.sites), problem.flat.start, present)
     master, tasks = method.init(facts, seed)
-    simulation = Simulation(method, problem, delays, seed, master)
+    evaluate = Evaluator(method, problem, exact=exact, threads=torch.get_num_threads())
+    simulation = Simulation(method, problem, delays, seed, master, evaluate)
     for absence in away:
         if absence.leaves > 0:
-            heapq.heappush(simulation.heap, (absence.leaves, LEAVE, absence.worker, 0, None))
+            heapq.heappush(simulation.heap, (absence.leaves, LEAVE, absence.worker, 0))
         if math.isfinite(absence.returns):
-            heapq.heappush(simulation.heap, (absence.returns, JOIN, absence.worker, 0, None))
+            heapq.heappush(simulation.heap, (absence.returns, JOIN, absence.worker, 0))
     simulation.dispatch(tasks)
     return simulation
 

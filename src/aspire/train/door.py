@@ -19,7 +19,14 @@ from aspire.train.job import Job, few_threads, prepare
 from aspire.train.run import Run
 
 logger = logging.getLogger("aspire")
-APART = {"method", "problem", "delays", "seed", "log"}  # of a Simulation: the job brings these
+APART = {
+    "method",
+    "problem",
+    "delays",
+    "seed",
+    "log",
+    "evaluate",
+}  # of a Simulation: the job brings these
 
 
 class Interrupted(RuntimeError):

@@ -149,8 +149,8 @@ def prepare(
 
 
 def refuse_too_large(n: int, start: Tensor) -> None:
-    """The master keeps 2 N p values and the simulated workers N p more."""
-    needed = 3 * n * len(start) * start.element_size()
+    """The master keeps 2 N p values, the simulated workers and results in flight N p each."""
+    needed = 4 * n * len(start) * start.element_size()
     pages = "SC_AVPHYS_PAGES" if "SC_AVPHYS_PAGES" in os.sysconf_names else "SC_PHYS_PAGES"
     free = os.sysconf(pages) * os.sysconf("SC_PAGE_SIZE")
     if start.device.type == "cuda":

@@ -1,0 +1,239 @@
+"""The sites: samples, and the losses and gradients of one site or of many rows at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset, default_collate
+
+from aspire import batches
+from aspire.objective import Objective
+from aspire.types import Local
+
+CHUNK = 4096  # samples in one forward pass of an evaluation
+POOL = 2**30  # bytes: larger data stay where they are
+
+
+class Samples:
+    """One part of a site: a pair of tensors, or a map-style Dataset of (input, target)."""
+
+    def __init__(self, part: Any, device: str, where: str) -> None:
+        self.device = device
+        self.pair: tuple[Tensor, Tensor] | None = None
+        if isinstance(part, Sequence) and len(part) == 2:
+            inputs, targets = (torch.as_tensor(x).to(device) for x in part)
+            if len(inputs) != len(targets):
+                raise ValueError(
+                    f"{where} has {len(inputs)} inputs and {len(targets)} targets: "
+                    "expected as many of one as of the other"
+                )
+            self.pair, self.size = (inputs, targets), len(inputs)
+        elif isinstance(part, Dataset) and hasattr(part, "__len__"):
+            self.dataset, self.size = part, len(part)
+        else:
+            raise ValueError(
+                f"{where} is a {type(part).__name__}: expected (inputs, targets), a map-style "
+                "torch Dataset, or a mapping with 'train' and optionally 'test'"
+            )
+        if self.size == 0:
+            raise ValueError(f"{where} is empty: expected at least one sample")
+
+    def take(self, index: Tensor) -> tuple[Any, Any]:
+        if self.pair is not None:
+            return self.pair[0][index], self.pair[1][index]
+        inputs, targets = default_collate([self.dataset[i] for i in index.tolist()])
+        return _to(inputs, self.device), _to(targets, self.device)
+
+    def chunks(self, index: Tensor | None = None) -> Iterator[tuple[Any, Any]]:
+        """All samples, or those at `index`, in pieces that fit in memory."""
+        if index is None and self.pair is not None:
+            yield from zip(self.pair[0].split(CHUNK), self.pair[1].split(CHUNK), strict=True)
+            return
+        for piece in (torch.arange(self.size) if index is None else index).split(CHUNK):
+            yield self.take(piece)
+
+
+@dataclass(frozen=True)
+class Site:
+    """One site's data with the objective on it; what `work` sees as its `Local`."""
+
+    number: int
+    objective: Objective
+    train: Samples
+    test: Samples | None
+    batch_size: int | None
+    seed: int
+    sample: Tensor | None  # indices of the fixed sample for reported losses; None: all
+    pool: Pool | None = None  # all sites' training samples; None: they do not lie together
+    start: int = 0  # where this site's begin in it
+
+    @property
+    def batch_samples(self) -> int:
+        return self.train.size if self.batch_size is None else self.batch_size
+
+    @property
+    def loss_samples(self) -> int:
+        return self.train.size if self.sample is None else len(self.sample)
+
+    def gradient(self, w: Tensor, draw: int) -> Tensor:
+        if self.batch_size is None:
+            return self.full_gradient(w, draw)
+        index = batches.indices(
+            self.seed, self.number, draw, size=self.train.size, count=self.batch_size,
+            device=self.train.device,
+        )  # fmt: skip
+        with self._seeded(draw):
+            return self.objective.gradient(w, *self.train.take(index), plain=self.plain)
+
+    def full_gradient(self, w: Tensor, draw: int = 0) -> Tensor:
+        """Gradient over the whole site, in chunks weighted by their size."""
+        total = torch.zeros_like(w)
+        with self._seeded(draw):
+            for inputs, targets in self.train.chunks():
+                share = len(targets) / self.train.size
+                total += share * self.objective.gradient(w, inputs, targets, plain=self.plain)
+        return total
+
+    def _seeded(self, draw: int) -> AbstractContextManager[None]:
+        """Dropout and random transforms draw from (seed, j, draw); free where there are none."""
+        if not self.objective.flat.random and self.train.pair is not None:
+            return nullcontext()
+        return seeded(batches.keys(self.seed, self.number, draw, batches.FORWARD))
+
+    @property
+    def plain(self) -> bool:
+        """Tensors, whose targets were looked at when the problem was built."""
+        return self.train.pair is not None
+
+    @cached_property
+    def judged(self) -> Samples:
+        """What a reported loss is taken on, gathered once."""
+        if self.sample is None or self.train.pair is None:
+            return self.train
+        return Samples(self.train.take(self.sample), self.train.device, f"site {self.number}")
+
+    def loss(self, w: Tensor) -> float:
+        if self.train.pair is None:
+            return self._mean_loss(w, self.train, self.sample)
+        return self._mean_loss(w, self.judged, None)
+
+    def full_loss(self, w: Tensor) -> float:
+        return self._mean_loss(w, self.train, None)
+
+    @torch.no_grad()
+    def _mean_loss(self, w: Tensor, part: Samples, index: Tensor | None) -> float:
+        total, count = 0.0, 0
+        with self._seeded(0):
+            for inputs, targets in part.chunks(index):
+                value = self.objective.value(w, inputs, targets, training=False, plain=self.plain)
+                total, count = total + float(value) * len(targets), count + len(targets)
+        return total / count
+
+    @torch.no_grad()
+    def accuracy(self, w: Tensor) -> float | None:
+        """Share of samples whose largest output is the target; None where that means nothing."""
+        part, right = self.test or self.train, 0
+        with self._seeded(0):
+            for inputs, targets in part.chunks():
+                output = self.objective.output(w, inputs, targets)
+                if not classifies(output, targets):
+                    return None
+                right += int((output.argmax(1) == targets).sum())
+        return right / part.size
+
+
+@dataclass(frozen=True)
+class Pool:
+    """The training samples of all sites, one after the other, so that one call gathers many."""
+
+    inputs: Tensor
+    targets: Tensor
+
+    def take(self, index: Tensor) -> tuple[Tensor, Tensor]:
+        """(R, B) indices to samples (R, B, ...)."""
+        found = (x.index_select(0, index.view(-1)) for x in (self.inputs, self.targets))
+        inputs, targets = (x.view(*index.shape, *x.shape[1:]) for x in found)
+        return inputs, targets
+
+
+def pooled(parts: Sequence[Samples], objective: Objective) -> tuple[Pool | None, list[int]]:
+    """One pool for all parts, which become views of it; None where it cannot serve a stack."""
+    starts = [0, *np.cumsum([part.size for part in parts]).tolist()][:-1]
+    pairs = [part.pair for part in parts if part.pair is not None]
+    shapes = {(a.shape[1:], a.dtype, b.shape[1:], b.dtype) for a, b in pairs}
+    if len(pairs) < len(parts) or len(shapes) > 1:
+        return None, starts
+    if not objective.by_hand(objective.flat.start, *pairs[0]):
+        return None, starts
+    if sum(x.numel() * x.element_size() for pair in pairs for x in pair) > POOL:
+        return None, starts
+    pool = Pool(torch.cat([a for a, _ in pairs]), torch.cat([b for _, b in pairs]))
+    for part, start in zip(parts, starts, strict=True):
+        end = start + part.size
+        part.pair = (pool.inputs[start:end], pool.targets[start:end])
+    return pool, starts
+
+
+# ---------------------------------------------------------------- many rows at once
+
+
+def gradients(locals_: Sequence[Local], w: Tensor, draws: Sequence[int]) -> Tensor:
+    """Row r is the gradient of site r at w_r on its batch draws[r]: (R, p)."""
+    together = _together(locals_)
+    if len(together) == len(locals_):
+        return _pooled_gradients(cast("Sequence[Site]", locals_), w, draws)
+    rows = [
+        w[r] if r in together else local.gradient(w[r], draws[r]) for r, local in enumerate(locals_)
+    ]
+    found = torch.stack(rows)
+    if together:
+        sites = [cast(Site, locals_[r]) for r in together]
+        found[together] = _pooled_gradients(sites, found[together], [draws[r] for r in together])
+    return found
+
+
+def _pooled_gradients(sites: Sequence[Site], w: Tensor, draws: Sequence[int]) -> Tensor:
+    first = sites[0]
+    assert first.objective.stack is not None
+    assert first.pool is not None
+    index = batches.rows(
+        first.seed, [s.number for s in sites], draws, [s.train.size for s in sites],
+        [s.start for s in sites], count=first.batch_samples, device=first.train.device,
+    )  # fmt: skip
+    return first.objective.stack.gradients(w, *first.pool.take(index), first.objective.weight_decay)
+
+
+def _together(locals_: Sequence[Local]) -> list[int]:
+    """The rows that can share one call: sites as they are, of one problem, with batches."""
+    sites = [(r, x) for r, x in enumerate(locals_) if type(x) is Site and x.pool is not None]
+    return [
+        r
+        for r, site in sites
+        if site.batch_size is not None and site.objective is sites[0][1].objective
+    ]
+
+
+@contextmanager
+def seeded(key: tuple[int, int]) -> Iterator[None]:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(key[0] << 31 ^ key[1])
+        yield
+
+
+def _to(x: Any, device: str) -> Any:
+    return x.to(device) if isinstance(x, Tensor) else cast(Any, x)
+
+
+def classifies(output: Any, targets: Any) -> bool:
+    """Whether outputs are class scores and targets class numbers."""
+    if not (isinstance(output, Tensor) and isinstance(targets, Tensor)):
+        return False
+    whole = not targets.is_floating_point() and targets.ndim == output.ndim - 1
+    return whole and output.ndim >= 2 and output.shape[1] > 1 and targets.ndim == 1

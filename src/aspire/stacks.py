@@ -1,0 +1,165 @@
+"""Stacks of Linear and ReLU by hand: gradients and losses of many parameter rows in one call.
+
+A stack is recognised by `recognise`; everything else goes through autograd. Rows are worked on
+together: parameters (R, p), inputs (R, B, d). Inside, samples run along the last axis, since
+then a sum over classes is a sum of contiguous rows: features (R, d, B), W h + b, softmax on axis 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, mse_loss
+
+NARROW = 16  # a product with fewer columns is faster when its transpose is formed
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+Parts = Sequence[Tensor]
+
+
+@dataclass(frozen=True)
+class Layer:
+    """h <- W h + b, then max(h, 0) where `relu`."""
+
+    inputs: int
+    outputs: int
+    bias: bool
+    relu: bool
+
+
+@dataclass(frozen=True)
+class Stack:
+    """A chain of layers with its loss, for parameters that lie in one row as torch names them."""
+
+    layers: tuple[Layer, ...]
+    flatten: bool
+    classes: bool  # cross-entropy; else the mean squared error
+
+    @cached_property
+    def sizes(self) -> list[int]:
+        """Numbers of W_1, b_1, W_2, b_2, ..., as they follow each other in a row."""
+        return [
+            size
+            for layer in self.layers
+            for size in [layer.inputs * layer.outputs] + layer.bias * [layer.outputs]
+        ]
+
+    def takes(self, inputs: Any, targets: Any, dtype: torch.dtype) -> bool:
+        """Whether one row's (B, ...) samples are of the shape and type that is written out here."""
+        if not (isinstance(inputs, Tensor) and isinstance(targets, Tensor)):
+            return False
+        shaped = inputs.ndim == 2 or (self.flatten and inputs.ndim > 2)
+        if not shaped or inputs[0].numel() != self.layers[0].inputs or inputs.dtype != dtype:
+            return False
+        if self.classes:
+            return targets.dtype == torch.int64 and targets.ndim == 1
+        return targets.dtype == dtype and targets.shape[1:] == (self.layers[-1].outputs,)
+
+    def outputs(self, w: Tensor, inputs: Tensor) -> Tensor:
+        """(R, B, d) -> (R, B, outputs)."""
+        return self._forward(self._split(w), inputs)[-1].transpose(1, 2)
+
+    def losses(self, w: Tensor, inputs: Tensor, targets: Tensor, decay: float) -> Tensor:
+        """Mean loss of every row plus decay/2 |w|^2: (R,)."""
+        h = self._forward(self._split(w), inputs)[-1]
+        if self.classes:
+            value = -h.log_softmax(1).gather(1, targets.unsqueeze(1)).mean((1, 2))
+        else:
+            value = (h - targets.transpose(1, 2)).square_().mean((1, 2))
+        return value + 0.5 * decay * w.square().sum(1) if decay else value
+
+    def gradients(self, w: Tensor, inputs: Tensor, targets: Tensor, decay: float) -> Tensor:
+        """Gradient of every row's loss: (R, p)."""
+        parts = self._split(w)
+        h = self._forward(parts, inputs)
+        found = self._backward(parts, h, self._slope(h[-1], targets))
+        return found.add_(w, alpha=decay) if decay else found
+
+    def _split(self, w: Tensor) -> list[Tensor]:
+        """W_l (R, outputs, inputs) and b_l (R, outputs, 1), layer by layer, as views."""
+        parts, rows, views = iter(w.split(self.sizes, 1)), len(w), []
+        for layer in self.layers:
+            views.append(next(parts).view(rows, layer.outputs, layer.inputs))
+            if layer.bias:
+                views.append(next(parts).unsqueeze(2))
+        return views
+
+    def _forward(self, parts: Parts, inputs: Tensor) -> list[Tensor]:
+        """The features before each layer and the outputs, samples last."""
+        h = (inputs.flatten(2) if inputs.ndim > 3 else inputs).transpose(1, 2)
+        path, views = [h], iter(parts)
+        for layer in self.layers:
+            W = next(views)
+            h = torch.baddbmm(next(views), W, h) if layer.bias else torch.bmm(W, h)
+            path.append(h.relu_() if layer.relu else h)
+        return path
+
+    def _slope(self, h: Tensor, targets: Tensor) -> Tensor:
+        """The loss's derivative by the outputs: softmax(h) - 1{y}, or 2 (h - y), over the count."""
+        if not self.classes:
+            slope = h - targets.transpose(1, 2)
+            return slope.mul_(2.0 / (slope.shape[1] * slope.shape[2]))
+        slope, where = h.softmax(1), targets.unsqueeze(1)
+        slope.scatter_add_(1, where, h.new_full((), -1.0).expand(where.shape))
+        return slope.div_(h.shape[2])
+
+    def _backward(self, parts: Parts, path: Parts, slope: Tensor) -> Tensor:
+        """The chain rule from the last layer to the first: dW = slope h^T, db = sum of slope."""
+        found: list[Tensor] = []
+        at = len(parts)
+        for number in range(len(self.layers) - 1, -1, -1):
+            layer, h = self.layers[number], path[number]
+            at -= 1 + layer.bias
+            if layer.relu:
+                slope = torch.ops.aten.threshold_backward(slope, path[number + 1], 0)
+            if layer.bias:
+                found.append(slope.sum(2))
+            found.append(_outer(slope, h).flatten(1))
+            if number:
+                slope = torch.bmm(parts[at].transpose(1, 2), slope)
+        return torch.cat(found[::-1], 1)
+
+
+def _outer(slope: Tensor, h: Tensor) -> Tensor:
+    """slope h^T, (R, outputs, inputs)."""
+    if h.shape[1] < NARROW < slope.shape[1]:
+        return torch.bmm(h, slope.transpose(1, 2)).transpose(1, 2)
+    return torch.bmm(slope, h.transpose(1, 2))
+
+
+def recognise(module: nn.Module, names: Sequence[str], loss: Callable[..., Any]) -> Stack | None:
+    """The module as a stack whose parameters are `names`, or None where it is anything else."""
+    if loss is not cross_entropy and loss is not mse_loss:
+        return None
+    if [name for name, _ in module.named_parameters()] != list(names):
+        return None
+    modules = list(_chain(module))
+    if any(getattr(m, kind, None) for m in module.modules() for kind in HOOKS):
+        return None
+    first = modules[0] if modules else module
+    flatten = isinstance(first, nn.Flatten) and (first.start_dim, first.end_dim) == (1, -1)
+    layers: list[Layer] = []
+    for m in modules[flatten:]:
+        if type(m) is nn.Linear:
+            layers.append(Layer(m.in_features, m.out_features, m.bias is not None, False))
+        elif type(m) is nn.ReLU and layers:
+            last = layers.pop()
+            layers.append(Layer(last.inputs, last.outputs, last.bias, True))
+        else:
+            return None
+    if not layers or sum(1 + layer.bias for layer in layers) != len(names):
+        return None  # a layer that stands in two places has its parameters once
+    return Stack(tuple(layers), flatten, loss is cross_entropy)
+
+
+def _chain(module: nn.Module) -> Iterator[nn.Module]:
+    """The modules in the order in which they are applied; a nested Sequential is opened."""
+    if type(module) is nn.Sequential:
+        for part in module:
+            yield from _chain(part)
+    else:
+        yield module
