@@ -89,7 +89,10 @@ def run(cell: Cell, data: str | None) -> dict[str, Any]:
 def trained(cell: Cell, data: str | None) -> dict[str, Any]:
     """Train and score; a run that cannot go on counts as accuracy 0 and says why."""
     job, inputs = job_of(cell, data)
-    watch = scores.Watch(job, cell.budget, cell.points, full=cell.full, triggered=inputs)
+    early = cell.delays == SPREAD
+    watch = scores.Watch(
+        job, cell.budget, cell.points, full=cell.full, early=early, triggered=inputs
+    )
     found = watch.carry_out()
     return {**found, "evaluated_on": "validation"} if cell.validation else found
 

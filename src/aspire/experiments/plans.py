@@ -96,7 +96,7 @@ PLANS: dict[str, Plan] = {
     "table1": Plan(rows_of(*choices.MAKERS), seeds=10),
     "table2": Plan(attacked, seeds=10),
     "gamma": Plan(along_gamma, seeds=3, points=5),
-    "time": Plan(rows_of(*TIMES), seeds=3, points=40, delays=SPREAD, timed=True),
+    "time": Plan(rows_of(*TIMES), seeds=3, points=60, delays=SPREAD, timed=True),
     "planes": Plan(rows_of("aspire-ease", "aspire-cp"), seeds=3, points=40),
     "delays": Plan(lambda n: {"lognormal": Row("")}, seeds=10, datasets=(SYNTHETIC,)),
     "rates": Plan(
@@ -157,7 +157,7 @@ def cell_of(
         budget=budget_of(plan, dataset, request.quick),
         variant="tuned" if request.tuned and dataset != SYNTHETIC else "default",
         settings=settings,
-        points=min(5, plan.points) if request.quick else plan.points,
+        points=min(6, plan.points) if request.quick else plan.points,
         delays=plan.delays,
         attack=row.attack,
         full=plan.full,

@@ -13,8 +13,7 @@ from torch import Tensor
 from aspire.experiments import attack
 from aspire.runtimes import simulator
 from aspire.runtimes.delays import LogNormal
-from aspire.train import Job, Run
-from aspire.train.door import evaluate
+from aspire.train import Job, Run, evaluate
 
 COLUMNS = ("t", "time", "gradients", "worst_accuracy", "worst_loss", "accuracies", "losses")
 DIGITS = 5  # of what is in the history
@@ -25,6 +24,7 @@ class Watch:
     """Carries a job out and looks at it `points` times, evenly in worker gradients.
 
     full       evenly in their logarithm instead, with the squared stationarity gap
+    early      half of them evenly in the logarithm: a curve that rises fast at the start
     triggered  stamped test samples: the last site is the attacker's and counts in no figure
     """
 
@@ -32,15 +32,17 @@ class Watch:
     budget: int
     points: int
     full: bool = False
+    early: bool = False
     triggered: Tensor | None = None
     history: list[dict[str, Any]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        if self.full:
-            low = min(self.budget, 14 * len(self.job.problem.sites))
-            steps = np.geomspace(low, self.budget, self.points)
-        else:
-            steps = self.budget * np.arange(1, self.points + 1) / self.points
+        low = min(self.budget, 14 * len(self.job.problem.sites))  # the probes take 13 each
+        count = self.points // 2 if self.early else self.points
+        even = self.budget * np.arange(1, count + 1) / count
+        steps = np.geomspace(low, self.budget, count) if self.full or self.early else even
+        if self.early:
+            steps = np.union1d(steps, even)
         self.due = [float(step) for step in steps[:-1]]
         names = self.job.problem.names
         self.honest = len(names) - int(names[-1] == attack.EXTRA)

@@ -88,9 +88,9 @@ def summarise(records: Iterable[Record]) -> list[dict[str, Any]]:
 def time_to(history: Mapping[str, Any], target: float) -> float | None:
     """Virtual time at which the worst accuracy first reaches the target; None: it does not.
 
-    Between two lines of history it is taken as a straight line.
+    Between two lines of history it is taken as a straight line, before the first as a jump.
     """
-    before_time, before = 0.0, 0.0
+    before_time, before = float(history["time"][0]), 0.0
     for now, worst in zip(history["time"], history["worst_accuracy"], strict=True):
         if worst >= target:
             share = (target - before) / (worst - before) if worst > before else 1.0

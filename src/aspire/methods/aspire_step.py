@@ -16,7 +16,6 @@ from aspire.methods.aspire_state import (
     Master,
     Rules,
     issue,
-    raise_kappa,
     rates_of,
     rebuild_sums,
     worker_rate,
@@ -56,7 +55,7 @@ def step(rules: Rules, master: Master, tasks: list[Task], infos: list[Info]) -> 
         n=master.n, kappa=master.constants["kappa"], rate=rates.eta_z, limit=limits.a1,
     )  # fmt: skip
     lam_before = dual_step(rules, master, workers, reports, rates)
-    learn_scale(rules, master, reports, infos)
+    learn_scale(master, reports)
     old = master.phi.index_select(0, index)
     phi = equations.phi_step(
         old, master.z.to(w.dtype), w, c2=rates.c2, rate=rates.rho2, limit=limits.a4
@@ -97,7 +96,7 @@ def dual_step(
     return A.lam
 
 
-def learn_scale(rules: Rules, master: Master, reports: list[Report], infos: list[Info]) -> None:
+def learn_scale(master: Master, reports: list[Report]) -> None:
     """A steeper L_j than was known, at most 10 medians, counts from now on; so does |grad|."""
     for report in reports:
         j = report.worker
@@ -106,7 +105,6 @@ def learn_scale(rules: Rules, master: Master, reports: list[Report], infos: list
         if found > master.curvature[j]:
             most = 10.0 * float(np.median(master.curvature[master.present]))
             master.curvature[j] = max(float(master.curvature[j]), min(found, most))
-            raise_kappa(rules, master, j, infos)
 
 
 def revise_planes(rules: Rules, master: Master, lam_before: Array, infos: list[Info]) -> None:

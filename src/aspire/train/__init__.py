@@ -1,6 +1,6 @@
 """The Python door: `train(model, sites, ...)` gives a `Run`."""
 
-from aspire.train.door import Interrupted, replay, resume, train
+from aspire.train.door import Interrupted, evaluate, replay, resume, train
 from aspire.train.job import Job, prepare, refuse_too_large
 from aspire.train.run import Run
 
@@ -8,6 +8,7 @@ __all__ = [
     "Interrupted",
     "Job",
     "Run",
+    "evaluate",
     "prepare",
     "refuse_too_large",
     "replay",
