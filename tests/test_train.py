@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 
 import numpy as np
@@ -183,6 +184,16 @@ def test_variants_and_the_centralised_method_run():
     assert run.method == "aspire-central"
     for preset in ("auto", "paper", "theorem1"):
         assert train(linear(), blobs(), preset=preset, **QUICK).iterations == 60
+
+
+def test_the_signature_names_every_argument():
+    names = list(inspect.signature(train).parameters)
+    assert names[:2] == ["model", "sites"]
+    asked = "loss uncertainty method iterations quorum staleness local_steps batch_size preset "
+    asked += "weight_decay delays device seed evaluate_every out"
+    assert set(asked.split()) <= set(names)
+    with pytest.raises(TypeError, match="colour"):
+        train(linear(), blobs(), colour="red", **QUICK)
 
 
 def test_gamma_zero_is_even_weights_to_the_byte():

@@ -14,7 +14,7 @@ from aspire.core.presets import Auto, Paper
 from aspire.core.schedules import Limits
 from aspire.methods import aspire
 from aspire.sets import Simplex
-from tests.helpers import Board, Quadratic
+from tests.helpers import Board, Quadratic, same
 
 LOCALS = [Quadratic((1.0, 0.0)), Quadratic((0.0, 2.0), curvature=2.0, offset=0.25)]
 START = torch.tensor([0.5, 0.5], dtype=torch.float64)
@@ -132,8 +132,11 @@ def test_full_quorum_is_the_synchronous_variant(preset):
 
 
 def test_one_local_step_is_the_plain_variant_and_more_take_more():
-    plain, periodic = started(local_steps=1), started(local_steps=3)
-    assert plain.method.settings["local_steps"] == 1
+    plain, one, periodic = started(), started(local_steps=1), started(local_steps=3)
+    for j in (0, 1, 0, 0, 1):
+        plain.turn(j)
+        one.turn(j)
+    assert same(plain.master, one.master)
     report = periodic.report(0)
     w, v = np.array([0.5, 0.5]), np.array([0.25, 0.25])
     for _ in range(3):

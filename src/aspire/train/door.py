@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -80,6 +81,17 @@ def train(
     keeper = Keeper(folder, checkpoint_seconds)
     keeper.checkpoint(simulation, [], now=True)
     return _finish(job, simulation, keeper, [], stationarity, progress, stop)
+
+
+def _whole_signature() -> inspect.Signature:
+    """`train` with the arguments of `prepare` spelled out, for help() and editors."""
+    ours = inspect.signature(train).parameters
+    both = {**inspect.signature(prepare).parameters, **ours}
+    del both["arguments"]
+    return inspect.Signature(list(both.values()), return_annotation=Run)
+
+
+train.__signature__ = _whole_signature()  # type: ignore[attr-defined]
 
 
 def resume(
