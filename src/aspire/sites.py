@@ -222,7 +222,8 @@ def _together(locals_: Sequence[Local]) -> list[int]:
 
 @contextmanager
 def seeded(key: tuple[int, int]) -> Iterator[None]:
-    with torch.random.fork_rng(devices=[]):
+    cards = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
+    with torch.random.fork_rng(devices=cards):
         torch.manual_seed(key[0] << 31 ^ key[1])
         yield
 

@@ -141,7 +141,7 @@ def restrict(rules: Rules, master: Master) -> None:
 def enter_rows(master: Master, workers: NDArray[np.int64]) -> None:
     """They start at w_j = z, phi_j = 0; their rows were zero."""
     z = master.z.to(master.w.dtype)
-    master.w[torch.from_numpy(workers)] = z
+    master.w[torch.from_numpy(workers).to(z.device)] = z
     master.sum_w += len(workers) * z.double()
 
 

@@ -38,7 +38,7 @@ def step(rules: Rules, master: Master, tasks: list[Task], infos: list[Info]) -> 
     """t -> t + 1: (12), (13)-(14), (15), then EASE; O(S p) besides the planes."""
     workers = np.array(sorted(master.pending), dtype=np.int64)
     reports = [master.pending[int(j)] for j in workers]
-    index = torch.from_numpy(workers)
+    index = torch.from_numpy(workers).to(master.w.device)
     rates = rates_of(rules, master, len(workers))
     limits = rules.preset.limits
     w = torch.stack([report.vectors["w"] for report in reports])
@@ -46,7 +46,7 @@ def step(rules: Rules, master: Master, tasks: list[Task], infos: list[Info]) -> 
     if rules.pull_bound is not None:
         far = outliers(rules, master, workers, w, rules.pull_bound)
         if far.any():
-            w[torch.from_numpy(far)] = master.z.to(w.dtype)
+            w[torch.from_numpy(far).to(w.device)] = master.z.to(w.dtype)
             infos.append(Noted(master.t, f"far from z, put back: workers {workers[far]}"))
     master.sum_w += (w.double() - master.w.index_select(0, index).double()).sum(0)
     master.w.index_copy_(0, index, w)
@@ -62,7 +62,7 @@ def step(rules: Rules, master: Master, tasks: list[Task], infos: list[Info]) -> 
     )
     if rules.pull_bound is not None:
         phi = bounded_phi(rules, master, workers, phi, rules.pull_bound)
-        phi[torch.from_numpy(far)] = 0.0
+        phi[torch.from_numpy(far).to(phi.device)] = 0.0
     master.sum_phi += (phi.double() - old.double()).sum(0)
     master.phi.index_copy_(0, index, phi)
     share = rules.preset.averaging(master.t)
@@ -151,7 +151,7 @@ def step_tasks(
 ) -> list[Task]:
     """v_j = phi_j + kappa z and pi_j; w_j too where the worker's own differs from ours."""
     kappa = master.constants["kappa"]
-    index = torch.from_numpy(workers)
+    index = torch.from_numpy(workers).to(master.w.device)
     v = master.phi.index_select(0, index) + kappa * master.z.to(master.phi.dtype)
     pi = master.planes.pi(workers)
     tasks = []
