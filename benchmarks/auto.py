@@ -1,6 +1,7 @@
 """The evidence for `auto`: nothing tuned, the same rule on convex problems and on a network.
 
     python benchmarks/auto.py convex [--jobs 2]     all committed problems, exact minimax values
+    python benchmarks/auto.py convex --simplex      the same with the whole simplex as the set
     python benchmarks/auto.py network [--data DIR]  Person Activity, 15,000 gradients, 3 seeds
 
 Writes benchmarks/auto-convex.json or benchmarks/auto-network.json and prints the table.
@@ -14,6 +15,7 @@ import json
 import os
 import time
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,23 +30,24 @@ from aspire.sets import CDNorm
 HERE = Path(__file__).parent
 
 
-def excess(problem: ConvexProblem) -> dict[str, Any]:
+def excess(problem: ConvexProblem, simplex: bool = False) -> dict[str, Any]:
     """How far above the exact minimax value both ways of training end, in percent."""
     n = problem.workers
-    exact, _ = exact_value(problem, 1.0 / n, float(n))
+    uncertainty = CDNorm(radius=1.0 if simplex else 1.0 / n, budget=float(n))
+    exact, _ = exact_value(problem, 1.0 if simplex else 1.0 / n, float(n))
     line: dict[str, Any] = {"problem": problem.name, "exact": exact}
     for name, batch in (("full", None), ("batch_32", 32)):
-        run = solve(problem, batch)
+        run = solve(problem, batch, uncertainty=uncertainty)
         line[name] = 100 * (run.worst_case_loss / exact - 1)
         line[f"planes_{name}"] = run.planes
     return line
 
 
-def convex(jobs: int, seeds: int) -> dict[str, Any]:
+def convex(jobs: int, seeds: int, simplex: bool) -> dict[str, Any]:
     began, lines = time.perf_counter(), []
     print(f"{'problem':<36}{'exact':>11}{'full, %':>10}{'batch 32, %':>13}{'planes':>10}")
     with ProcessPoolExecutor(jobs, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-        for line in pool.map(excess, problems(tuple(range(seeds)))):
+        for line in pool.map(partial(excess, simplex=simplex), problems(tuple(range(seeds)))):
             lines.append(line)
             planes = f"{line['planes_full']}, {line['planes_batch_32']}"
             print(
@@ -109,12 +112,14 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--seeds", type=int)
     parser.add_argument("--data")
+    parser.add_argument("--simplex", action="store_true")
     given = parser.parse_args()
     if given.what == "convex":
-        result = convex(given.jobs, given.seeds or 1)
+        result = convex(given.jobs, given.seeds or 1, given.simplex)
     else:
         result = network(given.jobs, given.seeds or 3, given.data)
-    (HERE / f"auto-{given.what}.json").write_text(json.dumps(result, indent=2) + "\n")
+    name = f"{given.what}-simplex" if given.simplex else given.what
+    (HERE / f"auto-{name}.json").write_text(json.dumps(result, indent=2) + "\n")
 
 
 if __name__ == "__main__":

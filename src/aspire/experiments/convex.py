@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from aspire.sets import UncertaintySet
 from aspire.train import Run, train
 
 Array = npt.NDArray[np.float64]
@@ -80,7 +81,7 @@ def generate(family: Family, scale: float, workers: int, quorum: int, seed: int)
 
 
 def problems(seeds: tuple[int, ...] = (0,)) -> list[ConvexProblem]:
-    """The committed set: family x scale x N x S, for each seed (48 problems for one seed)."""
+    """The committed set: family x scale x N x S, for each seed (42 problems for one seed)."""
     cases = [
         (family, scale, workers, quorum)
         for family in FAMILIES
@@ -193,7 +194,12 @@ def _newton_step(
     return np.outer(sign, white @ np.asarray(v.value)).ravel(), best
 
 
-def solve(problem: ConvexProblem, batch_size: int | None, seed: int = 0) -> Run:
+def solve(
+    problem: ConvexProblem,
+    batch_size: int | None,
+    seed: int = 0,
+    uncertainty: UncertaintySet | None = None,
+) -> Run:
     """The default settings on one convex problem, from torch's own initial weights, float64."""
     outputs = 2 if problem.family == "logistic" else 1
     torch.manual_seed(seed)
@@ -206,6 +212,7 @@ def solve(problem: ConvexProblem, batch_size: int | None, seed: int = 0) -> Run:
         model,
         sites,
         loss="cross_entropy" if outputs == 2 else "mse",
+        uncertainty=uncertainty,
         iterations=problem.iterations,
         quorum=problem.quorum,
         batch_size=batch_size,
