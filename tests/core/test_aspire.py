@@ -95,6 +95,7 @@ def test_returning_starts_from_z_with_no_multiplier():
     assert m.last[3] == m.t - 1
     sums_are_exact(m)
     assert b.hands[3].kind == "step"
+    np.testing.assert_array_equal(b.hands[3].vectors["w"], m.w[3])
     np.testing.assert_allclose(m.planes.P.sum(axis=1), 1.0)
 
 

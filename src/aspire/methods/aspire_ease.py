@@ -223,7 +223,7 @@ def init(rules: Rules, facts: Facts, seed: int) -> tuple[Master, list[Task]]:
         distance=nothing.copy(), upper=nothing.copy(), uncertainty=everybody,
     )  # fmt: skip
     first = range(n) if facts.present is None else facts.present
-    return master, [probe_task(rules, master, j) for j in first]
+    return master, [probe_task(master, j) for j in first]
 
 
 # ---------------------------------------------------------------- absorb
@@ -246,7 +246,7 @@ def absorb(
             case Left(worker=j):
                 leave(rules, master, j)
             case Joined(worker=j):
-                tasks.append(probe_task(rules, master, j))
+                tasks.append(probe_task(master, j))
         if not master.started:
             start(rules, master, tasks, infos)
         elif quorum_met(rules, master):
@@ -270,7 +270,7 @@ def receive(
     master.slope[j] = report.scalars.get("slope", 0.0)
     if master.started:
         admit(rules, master, j, infos)
-        tasks.extend(step_tasks(rules, master, np.array([j])))
+        tasks.extend(step_tasks(rules, master, np.array([j]), fresh=True))
     else:
         master.present[j] = True
 

@@ -120,7 +120,7 @@ def issue(
     return task
 
 
-def probe_task(rules: Rules, master: Master, j: int) -> Task:
+def probe_task(master: Master, j: int) -> Task:
     master.probing[j] = True
     return issue(master, j, "probe", {"w": master.z.to(master.w.dtype)}, {})
 

@@ -44,7 +44,7 @@ def step(rules: Rules, master: Master, tasks: list[Task], infos: list[Info]) -> 
     w = torch.stack([report.vectors["w"] for report in reports])
     far = np.zeros(len(workers), dtype=bool)
     if rules.pull_bound is not None:
-        far = outliers(rules, master, workers, w, rules.pull_bound)
+        far = outliers(master, workers, w, rules.pull_bound)
         if far.any():
             w[torch.from_numpy(far).to(w.device)] = master.z.to(w.dtype)
             infos.append(Noted(master.t, f"far from z, put back: workers {workers[far]}"))
@@ -61,7 +61,7 @@ def step(rules: Rules, master: Master, tasks: list[Task], infos: list[Info]) -> 
         old, master.z.to(w.dtype), w, c2=rates.c2, rate=rates.rho2, limit=limits.a4
     )
     if rules.pull_bound is not None:
-        phi = bounded_phi(rules, master, workers, phi, rules.pull_bound)
+        phi = bounded_phi(master, workers, phi, rules.pull_bound)
         phi[torch.from_numpy(far).to(phi.device)] = 0.0
     master.sum_phi += (phi.double() - old.double()).sum(0)
     master.phi.index_copy_(0, index, phi)
@@ -126,7 +126,7 @@ def revise_planes(rules: Rules, master: Master, lam_before: Array, infos: list[I
 
 
 def outliers(
-    rules: Rules, master: Master, workers: NDArray[np.int64], w: Tensor, factor: float
+    master: Master, workers: NDArray[np.int64], w: Tensor, factor: float
 ) -> NDArray[np.bool_]:
     """Whose w_j lies too far from z to be believed."""
     most = factor * float(np.median(master.distance[master.present]))
@@ -134,9 +134,8 @@ def outliers(
     return master.distance[workers] > most
 
 
-def bounded_phi(
-    rules: Rules, master: Master, workers: NDArray[np.int64], phi: Tensor, factor: float
-) -> Tensor:
+def bounded_phi(master: Master, workers: NDArray[np.int64], phi: Tensor, factor: float) -> Tensor:
+    """|phi_j| <= factor u_j times the median gradient norm."""
     most = factor * float(np.median(master.slope[master.present]))
     return pull.shortened(phi, most * master.upper[workers])
 
