@@ -33,6 +33,7 @@ from aspire.methods.aspire_state import (
     restrict,
     scale,
     weights,
+    whole,
     whole_set,
 )
 from aspire.methods.aspire_step import gap, quorum_met, step, step_tasks
@@ -199,6 +200,7 @@ def aspire(
         weights=weights,
         planes=lambda master: len(master.planes),
         gap=partial(gap, rules),
+        whole=whole,
     )
 
 

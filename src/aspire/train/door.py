@@ -6,7 +6,7 @@ import inspect
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,8 @@ from torch import nn
 from aspire.runtimes import checkpoint, rundir, simulator
 from aspire.runtimes import log as events
 from aspire.runtimes.replay import replay_log
-from aspire.train.job import Job, few_threads, prepare
+from aspire.train.job import Interrupted, Job, few_threads, prepare
+from aspire.train.keeper import Keeper
 from aspire.train.run import Run
 
 logger = logging.getLogger("aspire")
@@ -28,10 +29,6 @@ APART = {
     "log",
     "evaluate",
 }  # of a Simulation: the job brings these
-
-
-class Interrupted(RuntimeError):
-    """The run was asked to stop between two events; its folder holds all that `resume` needs."""
 
 
 def train(
@@ -79,7 +76,7 @@ def train(
         rundir.write_json(folder / rundir.RUN, job.settings | {"source": source})
     simulation.log = events.EventLog(log, path)
     keeper = Keeper(folder, checkpoint_seconds)
-    keeper.checkpoint(simulation, [], now=True)
+    keeper.checkpoint(0, lambda: whole(simulation, []), now=True)
     return _finish(job, simulation, keeper, [], stationarity, progress, stop)
 
 
@@ -147,35 +144,11 @@ def replay(directory: str | Path, job: Job) -> tuple[int, str]:
     return again.count, state
 
 
-@dataclass
-class Keeper:
-    """Writes what a run leaves behind; with no folder, nothing."""
-
-    folder: Path | None
-    seconds: float
-    last: float = -1.0
-
-    def add(self, line: dict[str, Any]) -> None:
-        if self.folder is not None:
-            rundir.append_json(self.folder / rundir.HISTORY, line)
-
-    def checkpoint(
-        self, simulation: simulator.Simulation, history: list[dict[str, Any]], *, now: bool
-    ) -> None:
-        """By time and not by steps, since it costs O(N p)."""
-        clock = time.monotonic()
-        if self.last < 0:
-            self.last = clock
-        if self.folder is None or (clock - self.last < self.seconds and not now):
-            return
-        named = {f.name: getattr(simulation, f.name) for f in fields(simulation)}
-        state = {name: value for name, value in named.items() if name not in APART}
-        whole = {"simulation": state, "history": history, "log": simulation.log.state()}
-        try:
-            checkpoint.save(self.folder, simulation.master.t, whole)
-        except OSError as error:
-            logger.warning("no checkpoint at iteration %d: %s", simulation.master.t, error)
-        self.last = time.monotonic()
+def whole(simulation: simulator.Simulation, history: list[dict[str, Any]]) -> dict[str, Any]:
+    """All that `resume` needs besides the job."""
+    named = {f.name: getattr(simulation, f.name) for f in fields(simulation)}
+    state = {name: value for name, value in named.items() if name not in APART}
+    return {"simulation": state, "history": history, "log": simulation.log.state()}
 
 
 def _finish(
@@ -194,7 +167,7 @@ def _finish(
         if progress is not None:
             progress(simulation.master.t)
         _evaluate_if_due(job, simulation, keeper, history)
-        keeper.checkpoint(simulation, history, now=False)
+        keeper.checkpoint(simulation.master.t, lambda: whole(simulation, history), now=False)
 
     try:
         with few_threads(job):
@@ -205,7 +178,8 @@ def _finish(
                 on_note=lambda note: logger.info(note.text),
             )
             if not job.done(simulation):
-                keeper.checkpoint(simulation, history, now=True)
+                t = simulation.master.t
+                keeper.checkpoint(t, lambda: whole(simulation, history), now=True)
                 raise Interrupted(f"stopped after {simulation.master.t} iterations")
             simulation.log.mark("end", simulation.master.t, simulation.master)
             gap = _gap(job, simulation.master) if stationarity else None

@@ -18,11 +18,16 @@ from aspire.methods.aspire_ease import aspire
 from aspire.problem import Loss, Problem, build
 from aspire.runtimes import rundir, simulator
 from aspire.runtimes.delays import Absence, Delays, LogNormal
+from aspire.runtimes.driver import Drive
 from aspire.sets import CDNorm, UncertaintySet
 from aspire.types import Method
 
 SMALL = 1e8  # parameters times samples of one gradient
 PRESETS: dict[str, Callable[[], Preset]] = {"auto": Auto, "paper": Paper, "theorem1": Theorem1}
+
+
+class Interrupted(RuntimeError):
+    """The run was asked to stop between two events; its folder holds all that `resume` needs."""
 
 
 @dataclass(frozen=True)
@@ -40,10 +45,8 @@ class Job:
     evaluate_every: int
     settings: dict[str, Any]
 
-    def done(self, simulation: simulator.Simulation) -> bool:
-        return bool(
-            simulation.master.t >= self.iterations or simulation.gradients >= self.gradients
-        )
+    def done(self, run: simulator.Simulation | Drive) -> bool:
+        return bool(run.master.t >= self.iterations or run.gradients >= self.gradients)
 
     def begin(self) -> simulator.Simulation:
         return simulator.begin(
@@ -75,8 +78,12 @@ def prepare(
     device: str = "cpu",
     seed: int = 0,
     evaluate_every: int | None = None,
+    elsewhere: bool = False,
 ) -> Job:
-    """Check every argument of `train` and put the pieces together."""
+    """Check every argument of `train` and put the pieces together.
+
+    With `elsewhere` a site may be None: its data stays where its worker is.
+    """
     if iterations is None and gradients is None:
         raise ValueError("iterations is missing: expected a number of master steps")
     for name, value in (("iterations", iterations), ("gradients", gradients)):
@@ -111,8 +118,9 @@ def prepare(
         weight_decay=weight_decay,
         device=_device(device),
         seed=seed,
+        elsewhere=elsewhere,
     )
-    n = len(problem.sites)
+    n = len(problem.names)
     uncertainty = (uncertainty or CDNorm(radius=1.0 / n, budget=float(n))).for_sites(n)
     delays, absences = delays or LogNormal(), tuple(absences)
     refuse_too_large(n, problem.flat.start)
