@@ -54,6 +54,7 @@ def train(
     method          None: aspire(...) with the four arguments below
     iterations      master steps; gradients: stop at so many worker gradients instead
     quorum, staleness, local_steps, preset    see `aspire`; preset 'auto', 'paper', 'theorem1'
+    pull_bound      limit on one site's pull, in medians; None: off, as in the paper
     batch_size      samples in a gradient; None: the whole site
     weight_decay    adds weight_decay/2 |w|^2 to every site's loss
     delays          virtual time of a task; None: LogNormal(1, 0.4); absences: who is away when

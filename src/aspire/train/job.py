@@ -72,6 +72,7 @@ def prepare(
     local_steps: int = 1,
     batch_size: int | None = 64,
     preset: str | Preset = "auto",
+    pull_bound: float | None = None,
     weight_decay: float = 0.0,
     delays: Delays | None = None,
     absences: Iterable[Absence] = (),
@@ -102,11 +103,12 @@ def prepare(
             staleness=staleness,
             local_steps=local_steps,
             preset=_preset(preset),
+            pull_bound=pull_bound,
         )
-    elif (quorum, staleness, local_steps, preset) != (1, None, 1, "auto"):
+    elif (quorum, staleness, local_steps, preset, pull_bound) != (1, None, 1, "auto", None):
         raise ValueError(
-            "method is given, so quorum, staleness, local_steps and preset belong to it: "
-            "expected them in aspire(...)"
+            "method is given, so quorum, staleness, local_steps, preset and pull_bound belong to "
+            "it: expected them in aspire(...)"
         )
     else:
         uncertainty = uncertainty or method.settings.get("uncertainty")
