@@ -76,7 +76,8 @@ class Carrier(Protocol):
 class Engine(Protocol):
     """Where workers run. A dataclass: its fields are written to run.json as its settings."""
 
-    name: str
+    @property
+    def name(self) -> str: ...
 
     def open(self, crew: Any, names: Sequence[str], run: str) -> Carrier:
         """Start, or find again by the id `run`, one worker for each of `names`."""
