@@ -15,7 +15,16 @@ from torch import nn
 
 from aspire.runtimes import checkpoint, rundir, simulator
 from aspire.runtimes import log as events
+from aspire.runtimes.driver import Engine
 from aspire.runtimes.replay import replay_log
+from aspire.runtimes.serve import Crew
+from aspire.train.engines import (
+    PATIENCE,
+    crew_and_job,
+    refuse_what_is_simulated,
+    resume_on,
+    train_on,
+)
 from aspire.train.job import Interrupted, Job, few_threads, prepare
 from aspire.train.keeper import Keeper
 from aspire.train.run import Run
@@ -42,6 +51,8 @@ def train(
     stop: Callable[[], bool] = lambda: False,
     checkpoint_seconds: float = 60.0,
     source: Mapping[str, Any] | None = None,
+    engine: Engine | None = None,
+    patience: float = PATIENCE,
     **arguments: Any,
 ) -> Run:
     """Train `model` over `sites` so that the worst of them is served well.
@@ -61,11 +72,20 @@ def train(
     device, seed    the same seed gives the same bytes
     evaluate_every  master steps between two lines of history; 0: only at the end
     out             a new folder for run.json, events.jsonl, history.jsonl, model and result
-    log             'full', 'digest' or 'off': what events.jsonl holds
+    log             'full', 'digest', 'off' or 'vectors': what events.jsonl holds
     stationarity    compute Definition 1 at the end: N full gradients
     stop            asked between events; True leaves a checkpoint in `out` and raises Interrupted
     checkpoint_seconds   how often a run with `out` is checkpointed
+    engine          where the sites' work is done; None: the simulator. Ray(): processes
+    patience        on an engine: a site that is silent for so many seconds is declared away
     """
+    if engine is not None:
+        refuse_what_is_simulated(stationarity, arguments)
+        crew, job = crew_and_job(model, sites, arguments)
+        return train_on(
+            engine, job, crew, out=out, log=log, source=source, patience=patience,
+            checkpoint_seconds=checkpoint_seconds, progress=progress, stop=stop,
+        )  # fmt: skip
     job = prepare(model, sites, **arguments)
     simulation = job.begin()
     events.check_level(log)
@@ -85,7 +105,7 @@ def _whole_signature() -> inspect.Signature:
     """`train` with the arguments of `prepare` spelled out, for help() and editors."""
     ours = inspect.signature(train).parameters
     both = {**inspect.signature(prepare).parameters, **ours}
-    del both["arguments"]
+    del both["arguments"], both["elsewhere"]
     return inspect.Signature(list(both.values()), return_annotation=Run)
 
 
@@ -100,8 +120,10 @@ def resume(
     progress: Callable[[int], None] | None = None,
     stop: Callable[[], bool] = lambda: False,
     checkpoint_seconds: float = 60.0,
+    engine: Engine | None = None,
+    crew: Crew | None = None,
 ) -> Run:
-    """Go on from the last checkpoint of a run, with the job that started it."""
+    """Go on from the last checkpoint of a run, with the job, engine and crew that started it."""
     folder = Path(directory)
     if (folder / rundir.RESULT).exists():
         raise ValueError(f"{folder}: the run has ended, so there is nothing to resume")
@@ -109,6 +131,11 @@ def resume(
     for name, value in rundir.plain(job.settings).items():
         if name != "versions" and settings.get(name) != value:
             raise ValueError(f"{folder}: {name} was {settings.get(name)}: expected it, not {value}")
+    if engine is not None:
+        return resume_on(
+            engine, job, crew, folder, settings,
+            checkpoint_seconds=checkpoint_seconds, progress=progress, stop=stop,
+        )  # fmt: skip
     state = checkpoint.latest(folder)
     simulation = job.begin()
     for name, value in state["simulation"].items():
@@ -125,13 +152,18 @@ def replay(directory: str | Path, job: Job) -> tuple[int, str]:
     A log of level `digest` has no events to follow, so the run itself is repeated.
     """
     folder = Path(directory)
-    level = rundir.read_json(folder / rundir.RUN)["log"]
+    settings = rundir.read_json(folder / rundir.RUN)
+    level, alone = settings["log"], settings.get("engine") is not None
     path = folder / events.NAME
-    if level == "off":
-        raise ValueError(f"{folder}: the run was logged at level off, so nothing can be replayed")
+    if level == "off" or (level == "digest" and alone):
+        raise ValueError(
+            f"{folder}: the run was logged at level {level}, so its events cannot be replayed"
+        )
+    if level == "vectors":
+        return replay_log(job.method, job.problem, path, job.seed, kept=True)
     if level == "full":
-        with few_threads(job):
-            return replay_log(job.method, job.problem, path, job.seed)
+        with few_threads(job, one=alone):
+            return replay_log(job.method, job.problem, path, job.seed, exact=alone)
     end = events.read(path)[1]
     if end is None:
         raise ValueError(f"{path} has no end mark: the run did not finish")

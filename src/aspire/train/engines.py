@@ -5,23 +5,26 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch import nn
 
+from aspire.problem import Site
 from aspire.runtimes import checkpoint, rundir
 from aspire.runtimes import log as events
 from aspire.runtimes.driver import TICK, Carrier, Drive, Driver, Engine, begin
 from aspire.runtimes.evaluation import evaluated_on, history_line
 from aspire.runtimes.serve import Crew
 from aspire.runtimes.status import Board
-from aspire.train.job import Interrupted, Job
+from aspire.train.job import Interrupted, Job, prepare
 from aspire.train.keeper import Keeper
 from aspire.train.run import Run
-from aspire.types import Facts, Info, Noted, Stepped
+from aspire.types import Facts, Info, Method, Noted, Stepped
 
 logger = logging.getLogger("aspire")
 PATIENCE = 60.0
@@ -33,6 +36,34 @@ def engine_settings(engine: Engine) -> dict[str, Any]:
     return {"name": engine.name, "arguments": given}
 
 
+def refuse_what_is_simulated(stationarity: bool, arguments: Mapping[str, Any]) -> None:
+    given = [name for name in ("delays", "absences") if arguments.get(name)]
+    for name in (["stationarity"] if stationarity else []) + given:
+        raise ValueError(f"{name} belongs to the simulator: expected no engine with it")
+
+
+def crew_and_job(
+    model: nn.Module, sites: Mapping[str, Any] | Sequence[Any], arguments: Mapping[str, Any]
+) -> tuple[Crew, Job]:
+    """Workers that are handed a site of this process each, and the job without any data."""
+    named = dict(sites) if isinstance(sites, Mapping) else dict(enumerate(sites))
+    names = tuple(str(name) for name in named)
+    job = prepare(model, dict.fromkeys(names), elsewhere=True, **arguments)
+    crew = [
+        partial(member, model, names, str(name), data, dict(arguments))
+        for name, data in named.items()
+    ]
+    return crew, job
+
+
+def member(
+    model: nn.Module, names: Sequence[str], name: str, data: Any, arguments: Mapping[str, Any]
+) -> tuple[Method, Site]:
+    sites = dict.fromkeys(names) | {name: data}
+    job = prepare(model, sites, elsewhere=True, **arguments)
+    return job.method, job.problem.sites[list(sites).index(name)]
+
+
 def train_on(
     engine: Engine,
     job: Job,
@@ -41,15 +72,19 @@ def train_on(
     out: str | Path | None = None,
     log: str = "full",
     source: Mapping[str, Any] | None = None,
+    patience: float = PATIENCE,
     **options: Any,
 ) -> Run:
     """A new run; `options` are those of `drive`."""
+    if not patience > 0:
+        raise ValueError(f"patience={patience}: expected a positive number of seconds")
     events.check_level(log)
     folder = None if out is None else rundir.create(Path(out))
     job.settings["log"] = log
     run = uuid.uuid4().hex[:12]
     if folder is not None:
-        about = {"source": source, "engine": engine_settings(engine), "run": run}
+        about: dict[str, Any] = {"source": source, "engine": engine_settings(engine)}
+        about |= {"run": run, "patience": patience}
         rundir.write_json(folder / rundir.RUN, job.settings | about)
     try:
         carrier = engine.open(crew, job.problem.names, run)
@@ -58,7 +93,7 @@ def train_on(
             (folder / rundir.RUN).unlink()
         raise
     try:
-        return drive(job, carrier, folder=folder, log=log, **options)
+        return drive(job, carrier, folder=folder, log=log, patience=patience, **options)
     finally:
         carrier.close()
 
@@ -68,10 +103,11 @@ def resume_on(
     **options: Any,
 ) -> Run:  # fmt: skip
     """Go on from the last checkpoint; workers that are still there are found again."""
+    options |= {"log": settings["log"], "patience": settings["patience"]}
     state = checkpoint.latest(folder)
     carrier = engine.open(crew, job.problem.names, settings["run"])
     try:
-        return drive(job, carrier, folder=folder, log=settings["log"], state=state, **options)
+        return drive(job, carrier, folder=folder, state=state, **options)
     finally:
         carrier.close()
 
@@ -93,8 +129,6 @@ def drive(
     patience   seconds without a word after which a site that holds a task is declared away
     stop       asked after every event; True leaves a checkpoint and raises Interrupted
     """
-    if not patience > 0:
-        raise ValueError(f"patience={patience}: expected a positive number of seconds")
     path = None if folder is None else folder / events.NAME
     if state is None:
         names = job.problem.names

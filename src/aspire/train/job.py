@@ -173,11 +173,14 @@ def refuse_too_large(n: int, start: Tensor) -> None:
 
 
 @contextmanager
-def few_threads(job: Job) -> Iterator[None]:
-    """One torch thread while the work of one task is small: more would only wait for each other."""
+def few_threads(job: Job, *, one: bool = False) -> Iterator[None]:
+    """One torch thread while the work of one task is small: more would only wait for each other.
+
+    `one`: one thread in any case, as the workers of an engine have it.
+    """
     threads = torch.get_num_threads()
     site = job.problem.sites[0]
-    if len(job.problem.flat.start) * site.batch_samples < SMALL:
+    if one or len(job.problem.flat.start) * site.batch_samples < SMALL:
         torch.set_num_threads(1)
     try:
         yield
