@@ -7,6 +7,7 @@ Besides the method's own tasks there are evaluations: kind `evaluate`, a negativ
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
@@ -26,9 +27,12 @@ def serve(method: Method, local: Site, worker: Any, task: Task) -> tuple[Any, Re
 
     Raises NoState where a new process got a task for an old one: ask for it again (say `Back`).
     """
+    device = local.train.device
+    task = replace(task, vectors={k: v.to(device) for k, v in task.vectors.items()})
     if task.kind == EVALUATE:
         return worker, evaluation(local, task)
-    return method.work(worker, task, local)
+    worker, report = method.work(worker, task, local)
+    return worker, replace(report, vectors={k: v.cpu() for k, v in report.vectors.items()})
 
 
 def evaluation(local: Site, task: Task) -> Report:

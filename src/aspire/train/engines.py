@@ -48,7 +48,7 @@ def crew_and_job(
     """Workers that are handed a site of this process each, and the job without any data."""
     named = dict(sites) if isinstance(sites, Mapping) else dict(enumerate(sites))
     names = tuple(str(name) for name in named)
-    job = prepare(model, dict.fromkeys(names), elsewhere=True, **arguments)
+    job = prepare(model, dict.fromkeys(names), elsewhere=True, **{**arguments, "device": "cpu"})
     crew = [
         partial(member, model, names, str(name), data, dict(arguments))
         for name, data in named.items()

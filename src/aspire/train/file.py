@@ -82,6 +82,8 @@ def parts_of(
     if missing:
         raise ValueError(f"{source.path}: sites() has no {missing[0]!r}: expected one of its names")
     arguments = {**options, "batch_size": options["batch_size"] or None}
+    if only is not None and not only:
+        arguments["device"] = "cpu"  # the master's; the option is about the sites
     for name in ("uncertainty", "loss"):
         if hasattr(module, name):
             arguments[name] = _call(module, name)
