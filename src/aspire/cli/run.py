@@ -33,6 +33,7 @@ from aspire.train.file import Source, crew_of, job_of, parts_of, read
 @click.option("--stationarity", is_flag=True, help="Compute the stationarity gap at the end.")
 @click.option("--out", type=click.Path(path_type=Path), help="A new folder for the run.")
 @click.option("--checkpoint-seconds", type=float, default=60.0, show_default=True)
+@click.option("--tensorboard", is_flag=True, help="Write the history to OUT/tensorboard as well.")
 @click.option("--engine", "where", default="simulator", show_default=True, help="simulator or ray.")
 @click.option("--address", help="Of a Ray cluster: auto, HOST:PORT or ray://HOST:PORT.")
 @click.option("--num-gpus", type=float, default=0.0, help="Of each site's Ray actor.")
@@ -46,6 +47,7 @@ def train_command(
     stationarity: bool,
     out: Path | None,
     checkpoint_seconds: float,
+    tensorboard: bool,
     where: str,
     address: str | None,
     num_gpus: float,
@@ -59,7 +61,7 @@ def train_command(
     text = read(file)
     source = {"file": text.path, "sha256": text.sha256, "options": options}
     common: dict[str, Any] = {"out": out, "log": log, "source": source}
-    common["checkpoint_seconds"] = checkpoint_seconds
+    common |= {"checkpoint_seconds": checkpoint_seconds, "tensorboard": tensorboard}
     engine = engine_named(where, {"address": address, "num_gpus": num_gpus})
     with progress_bar(options["iterations"]) as progress, stoppable() as stop:
         common |= {"progress": progress, "stop": stop}

@@ -16,6 +16,7 @@ from torch import nn
 from aspire.runtimes import checkpoint, rundir, simulator
 from aspire.runtimes import log as events
 from aspire.runtimes.driver import Engine
+from aspire.runtimes.metrics import scalars_of
 from aspire.runtimes.replay import replay_log
 from aspire.runtimes.serve import Crew
 from aspire.train.engines import (
@@ -50,6 +51,7 @@ def train(
     progress: Callable[[int], None] | None = None,
     stop: Callable[[], bool] = lambda: False,
     checkpoint_seconds: float = 60.0,
+    tensorboard: bool = False,
     source: Mapping[str, Any] | None = None,
     engine: Engine | None = None,
     patience: float = PATIENCE,
@@ -76,6 +78,7 @@ def train(
     stationarity    compute Definition 1 at the end: N full gradients
     stop            asked between events; True leaves a checkpoint in `out` and raises Interrupted
     checkpoint_seconds   how often a run with `out` is checkpointed
+    tensorboard     write the history to out/tensorboard as well
     engine          where the sites' work is done; None: the simulator. Ray(): processes
     patience        on an engine: a site that is silent for so many seconds is declared away
     """
@@ -85,6 +88,7 @@ def train(
         return train_on(
             engine, job, crew, out=out, log=log, source=source, patience=patience,
             checkpoint_seconds=checkpoint_seconds, progress=progress, stop=stop,
+            tensorboard=tensorboard,
         )  # fmt: skip
     job = prepare(model, sites, **arguments)
     simulation = job.begin()
@@ -96,7 +100,8 @@ def train(
         path = folder / events.NAME
         rundir.write_json(folder / rundir.RUN, job.settings | {"source": source})
     simulation.log = events.EventLog(log, path)
-    keeper = Keeper(folder, checkpoint_seconds)
+    scalars = scalars_of(folder, job.problem.names, wanted=tensorboard)
+    keeper = Keeper(folder, checkpoint_seconds, scalars)
     keeper.checkpoint(0, lambda: whole(simulation, []), now=True)
     return _finish(job, simulation, keeper, [], stationarity, progress, stop)
 
@@ -142,7 +147,8 @@ def resume(
         setattr(simulation, name, value)
     simulation.log = events.EventLog(settings["log"], folder / events.NAME, state["log"])
     rundir.write_lines(folder / rundir.HISTORY, state["history"])
-    keeper = Keeper(folder, checkpoint_seconds)
+    scalars = scalars_of(folder, job.problem.names, wanted=False)
+    keeper = Keeper(folder, checkpoint_seconds, scalars)
     return _finish(job, simulation, keeper, state["history"], stationarity, progress, stop)
 
 

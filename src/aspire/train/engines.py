@@ -19,6 +19,7 @@ from aspire.runtimes import checkpoint, rundir
 from aspire.runtimes import log as events
 from aspire.runtimes.driver import TICK, Carrier, Drive, Driver, Engine, begin
 from aspire.runtimes.evaluation import evaluated_on, history_line
+from aspire.runtimes.metrics import scalars_of
 from aspire.runtimes.serve import Crew
 from aspire.runtimes.status import Board
 from aspire.train.job import Interrupted, Job, prepare
@@ -123,6 +124,7 @@ def drive(
     checkpoint_seconds: float = 60.0,
     progress: Callable[[int], None] | None = None,
     stop: Callable[[], bool] = lambda: False,
+    tensorboard: bool = False,
 ) -> Run:
     """Run the job over a carrier, from a checkpoint if `state` is one, to its outcome.
 
@@ -139,7 +141,8 @@ def drive(
     driver = Driver(
         job.method, carrier, job.problem.names, state["drive"], trail, patience=patience
     )
-    keeper = Keeper(folder, checkpoint_seconds)
+    scalars = scalars_of(folder, job.problem.names, wanted=tensorboard)
+    keeper = Keeper(folder, checkpoint_seconds, scalars)
     course = Course(job, driver, keeper, list(state.get("history", [])), progress)
     try:
         course.checkpoint(now=True)

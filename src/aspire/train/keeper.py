@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from aspire.runtimes import checkpoint, rundir
+from aspire.runtimes.metrics import Scalars
 
 logger = logging.getLogger("aspire")
 
@@ -20,11 +21,14 @@ class Keeper:
 
     folder: Path | None
     seconds: float
+    scalars: Scalars | None = None
     last: float = -1.0
 
     def add(self, line: dict[str, Any]) -> None:
         if self.folder is not None:
             rundir.append_json(self.folder / rundir.HISTORY, line)
+        if self.scalars is not None:
+            self.scalars.add(line)
 
     def checkpoint(self, t: int, whole: Callable[[], dict[str, Any]], *, now: bool) -> None:
         """By time and not by steps, since it costs O(N p)."""
