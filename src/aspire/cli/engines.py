@@ -19,4 +19,8 @@ def engine_named(name: str, arguments: Mapping[str, Any]) -> Engine | None:
         from aspire.clusters.ray import Ray
 
         return Ray(**arguments)
+    if name == "federation" and arguments.get("kit"):
+        from aspire.federation.engine import Federation
+
+        return Federation(**arguments)
     raise ValueError(f"engine={name!r}: expected simulator or ray")

@@ -86,7 +86,7 @@ def resume_command(directory: Path, stationarity: bool) -> None:
     text, options, settings = recorded(directory)
     about = settings.get("engine")
     engine = None if about is None else engine_named(about["name"], about["arguments"])
-    job = job_of(text, options, only=None if engine is None else [])
+    job = job_of(text, options, None if engine is None else [], known_names(settings))
     job.settings["log"] = settings["log"]
     crew = None if engine is None else crew_of(text, options, job.problem.names)
     with progress_bar(job.iterations) as progress, stoppable() as stop:
@@ -102,7 +102,8 @@ def resume_command(directory: Path, stationarity: bool) -> None:
 def replay_command(directory: Path) -> None:
     """Absorb the events of the run in DIRECTORY again and compare the final state bit for bit."""
     text, options, settings = recorded(directory)
-    job = job_of(text, options, only=[] if settings["log"] == "vectors" else None)
+    only: list[str] | None = [] if settings["log"] == "vectors" else None
+    job = job_of(text, options, only, known_names(settings))
     try:
         events, state = replay(directory, job)
     except Differs as difference:
@@ -137,6 +138,12 @@ def recorded(directory: Path) -> tuple[Source, dict[str, Any], dict[str, Any]]:
             f"{file.path} has changed since the run in {directory}: expected the same file"
         )
     return file, source["options"], settings
+
+
+def known_names(settings: dict[str, Any]) -> list[str] | None:
+    """The sites of a federation are written down; those of other runs their file knows."""
+    engine = settings.get("engine") or {}
+    return settings["sites"] if engine.get("name") == "federation" else None
 
 
 def table(run: Run) -> str:

@@ -247,7 +247,7 @@ class Server:
             logger.warning("%s runs another FILE.py (%s)", name, first.hello.file.hex()[:16])
         settings = Settings()
         settings.CopyFrom(self.terms.settings)
-        settings.number = line.number
+        settings.number, settings.sites = line.number, len(self.lines)
         welcome = Welcome(
             major=MAJOR, minor=MINOR, server=self.identity, settings=settings, file=self.terms.file
         )

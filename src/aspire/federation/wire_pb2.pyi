@@ -53,7 +53,7 @@ class Welcome(_message.Message):
     def __init__(self, major: _Optional[int] = ..., minor: _Optional[int] = ..., server: _Optional[bytes] = ..., settings: _Optional[_Union[Settings, _Mapping]] = ..., file: _Optional[bytes] = ...) -> None: ...
 
 class Settings(_message.Message):
-    __slots__ = ("number", "seed", "batch_size", "weight_decay", "local_steps", "preset", "pull_bound")
+    __slots__ = ("number", "seed", "batch_size", "weight_decay", "local_steps", "preset", "pull_bound", "sites")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
     BATCH_SIZE_FIELD_NUMBER: _ClassVar[int]
@@ -61,6 +61,7 @@ class Settings(_message.Message):
     LOCAL_STEPS_FIELD_NUMBER: _ClassVar[int]
     PRESET_FIELD_NUMBER: _ClassVar[int]
     PULL_BOUND_FIELD_NUMBER: _ClassVar[int]
+    SITES_FIELD_NUMBER: _ClassVar[int]
     number: int
     seed: int
     batch_size: int
@@ -68,7 +69,8 @@ class Settings(_message.Message):
     local_steps: int
     preset: str
     pull_bound: float
-    def __init__(self, number: _Optional[int] = ..., seed: _Optional[int] = ..., batch_size: _Optional[int] = ..., weight_decay: _Optional[float] = ..., local_steps: _Optional[int] = ..., preset: _Optional[str] = ..., pull_bound: _Optional[float] = ...) -> None: ...
+    sites: int
+    def __init__(self, number: _Optional[int] = ..., seed: _Optional[int] = ..., batch_size: _Optional[int] = ..., weight_decay: _Optional[float] = ..., local_steps: _Optional[int] = ..., preset: _Optional[str] = ..., pull_bound: _Optional[float] = ..., sites: _Optional[int] = ...) -> None: ...
 
 class Part(_message.Message):
     __slots__ = ("header", "data")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -42,13 +42,17 @@ def read(file: Path) -> Source:
 
 
 def job_of(
-    source: Source, options: Mapping[str, Any], only: Collection[str] | None = None
-) -> Job:  # fmt: skip
+    source: Source,
+    options: Mapping[str, Any],
+    only: Collection[str] | None = None,
+    names: Sequence[str] | None = None,
+) -> Job:
     """The job of a file with the options of `aspire train`.
 
     With `only`, the data of these sites alone is loaded; the others are elsewhere.
+    With `names`, these are the sites, and the file needs no sites().
     """
-    model, sites, arguments = parts_of(source, options, only)
+    model, sites, arguments = parts_of(source, options, only, names)
     return prepare(model, sites, elsewhere=only is not None, **arguments)
 
 
@@ -63,18 +67,22 @@ def member(source: Source, options: Mapping[str, Any], name: str) -> tuple[Metho
 
 
 def parts_of(
-    source: Source, options: Mapping[str, Any], only: Collection[str] | None = None
+    source: Source,
+    options: Mapping[str, Any],
+    only: Collection[str] | None = None,
+    names: Sequence[str] | None = None,
 ) -> tuple[torch.nn.Module, Any, dict[str, Any]]:
     """The model, the sites and the other arguments of `train`."""
     module = load(source)
     torch.manual_seed(options["seed"])
-    model, sites = _call(module, "model"), _call(module, "sites")
+    model = call(module, "model")
+    sites = call(module, "sites") if names is None else list(names)
     if not isinstance(model, torch.nn.Module):
         kind = type(model).__name__
         raise ValueError(f"{source.path}: model() gave a {kind}: expected a torch module")
     if not isinstance(sites, dict) and all(isinstance(name, str) for name in sites):
         wanted = set(sites if only is None else only)
-        sites = {n: _call(module, "site", n) if n in wanted else None for n in sites}
+        sites = {n: call(module, "site", n) if n in wanted else None for n in sites}
     elif only is not None:
         named = sites if isinstance(sites, dict) else dict(enumerate(sites))
         sites = {str(n): data if str(n) in only else None for n, data in named.items()}
@@ -86,7 +94,7 @@ def parts_of(
         arguments["device"] = "cpu"  # the master's; the option is about the sites
     for name in ("uncertainty", "loss"):
         if hasattr(module, name):
-            arguments[name] = _call(module, name)
+            arguments[name] = call(module, name)
     return model, sites, arguments
 
 
@@ -104,7 +112,7 @@ def load(source: Source) -> ModuleType:
     return module
 
 
-def _call(module: ModuleType, name: str, *arguments: Any) -> Any:
+def call(module: ModuleType, name: str, *arguments: Any) -> Any:
     function = vars(module).get(name)
     if not callable(function):
         raise ValueError(f"{module.__file__} has no function {name}(): expected one")
