@@ -22,6 +22,7 @@ METHOD = "/aspire.federation.Federation/Serve"
 CHUNK = 4 * 2**20  # bytes of vectors in one part
 OVERHEAD = 64 * 2**10  # bytes of everything else in one part
 DTYPES: dict[str, np.dtype[Any]] = {"float32": np.dtype("<f4"), "float64": np.dtype("<f8")}
+LARGEST = 1e30  # of a reported number: sums and squares of such are still finite
 VECTORS, NUMBERS, NAME = 4, 64, 64  # at most: vectors, numbers, letters of a name, in one message
 
 
@@ -154,8 +155,8 @@ def next_message(message: Message | None, part: Part, shape: Shape) -> Message:
 
 def refuse_not_finite(scalars: Mapping[str, float], vectors: Mapping[str, Tensor]) -> None:
     for name, value in scalars.items():
-        if not math.isfinite(value):
-            raise Refusal(f"reports {name}={value}: expected a finite number")
+        if not abs(value) <= LARGEST:
+            raise Refusal(f"reports {name}={value}: expected a number within +-{LARGEST:g}")
     for name, x in vectors.items():
         # a finite sum has finite terms; the costlier look is for sums that are not
         if not math.isfinite(float(x.sum())) and not bool(torch.isfinite(x).all()):

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
+from google.protobuf.message import DecodeError
 from grpc import aio
 
 from aspire.federation import kits
@@ -46,6 +47,8 @@ WAITING = 16  # tasks for one site that are not sent yet: evaluations, and one o
 REMEMBERED = 256  # ids of tasks that a connection was given
 HELLO = 10.0  # seconds until a connection must have said who it is
 LOOK = 1.0  # seconds between two looks at the allow-list
+# gRPC ends a line with a larger message as it ends one that broke, and says no more
+LOST = f"%s: the line ended: hung up, broken, or a message of more than {CHUNK + OVERHEAD} bytes"
 OPTIONS = (
     ("grpc.max_receive_message_length", CHUNK + OVERHEAD),
     ("grpc.max_send_message_length", -1),
@@ -157,9 +160,7 @@ class Server:
         self._stop = asyncio.Event()
         server = aio.server(options=OPTIONS)
         handler = grpc.stream_stream_rpc_method_handler(
-            self._attend,
-            request_deserializer=FromSite.FromString,
-            response_serializer=ToSite.SerializeToString,
+            self._attend, response_serializer=ToSite.SerializeToString
         )
         service = grpc.method_handlers_generic_handler(
             "aspire.federation.Federation", {"Serve": handler}
@@ -225,6 +226,9 @@ class Server:
             events: set[asyncio.Future[Any]] = {reading, writing, connection.ended}
             await asyncio.wait(events, return_when=asyncio.FIRST_COMPLETED)
             code, reason = self._ending(name, line, connection, reading)
+        except asyncio.CancelledError:
+            logger.warning(LOST, name)
+            raise
         finally:
             reading.cancel()
             writing.cancel()
@@ -236,11 +240,11 @@ class Server:
     async def _admit(self, name: str, context: Any) -> Line:
         """The site's line, once it said a proper Hello and was made welcome."""
         try:
-            first = await asyncio.wait_for(context.read(), HELLO)
+            first = await asyncio.wait_for(read(context), HELLO)
         except TimeoutError:
             raise Refusal(f"said nothing for {HELLO:g} s") from None
-        if first is aio.EOF or not first.HasField("hello"):
-            raise Refusal("the first message is no Hello")
+        if first is None or not first.HasField("hello"):
+            raise Refusal("sent no Hello first")
         self._check(name, first.hello)
         line = self.lines[name]
         if first.hello.file != self.terms.file:
@@ -283,7 +287,7 @@ class Server:
             return connection.ended.result()
         error = reading.exception() if reading.done() else None
         if not isinstance(error, Refusal):
-            logger.info("%s hung up", name)
+            logger.warning(LOST, name)
             return grpc.StatusCode.UNAVAILABLE, "the line is closed"
         line.strikes += 1
         logger.warning("refused: %s: %s", name, error)
@@ -294,7 +298,7 @@ class Server:
         """Reports into the queue, each once."""
         self.arrivals.put(Back(line.number))
         message: Message | None = None
-        while (received := await connection.context.read()) is not aio.EOF:
+        while (received := await read(connection.context)) is not None:
             if not received.HasField("report"):
                 raise Refusal("sent something that is no report")
             message = next_message(message, received.report, self.terms.shape)
@@ -327,6 +331,17 @@ class Server:
                     del connection.given[next(iter(connection.given))]
                 for part in parts(task.id, task.vectors, task.scalars, task.kind):
                     await connection.context.write(ToSite(task=part))
+
+
+async def read(context: Any) -> FromSite | None:
+    """The next message; None: the site ended the stream."""
+    received = await context.read()
+    if received is aio.EOF:
+        return None
+    try:
+        return FromSite.FromString(received)
+    except DecodeError:
+        raise Refusal("sent bytes that are no message") from None
 
 
 def certified_name(context: Any) -> str:
