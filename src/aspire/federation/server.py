@@ -37,7 +37,7 @@ from aspire.federation.messages import (
     parts,
     refuse_not_finite,
 )
-from aspire.federation.wire_pb2 import FromSite, Hello, Settings, ToSite, Welcome
+from aspire.federation.wire_pb2 import FromSite, Hello, Over, Settings, ToSite, Welcome
 from aspire.runtimes.driver import Arrival, Back, Gone
 from aspire.types import Report, Task
 
@@ -46,6 +46,7 @@ STRIKES = 3  # breaches of the protocol after which a site stays out
 WAITING = 16  # tasks for one site that are not sent yet: evaluations, and one of the method
 REMEMBERED = 256  # ids of tasks that a connection was given
 HELLO = 10.0  # seconds until a connection must have said who it is
+PARTING = 5.0  # seconds for all to hang up when the run is over
 LOOK = 1.0  # seconds between two looks at the allow-list
 # gRPC ends a line with a larger message as it ends one that broke, and says no more
 LOST = f"%s: the line ended: hung up, broken, or a message of more than {CHUNK + OVERHEAD} bytes"
@@ -67,16 +68,20 @@ class Connection:
 
     context: Any
     ended: asyncio.Future[tuple[grpc.StatusCode, str]]
-    outbox: deque[Task] = field(default_factory=deque)
+    outbox: deque[Task | Over] = field(default_factory=deque)
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     given: dict[int, bool] = field(default_factory=dict)  # task -> answered
 
     def hand(self, task: Task) -> None:
         """A new task of the method replaces one that was not sent yet; evaluations queue up."""
         if task.id >= 0:
-            self.outbox = deque(other for other in self.outbox if other.id < 0)
+            self.outbox = deque(x for x in self.outbox if isinstance(x, Task) and x.id < 0)
         if len(self.outbox) < WAITING:
             self.outbox.append(task)
+        self.wake.set()
+
+    def say_over(self) -> None:
+        self.outbox = deque([Over()])
         self.wake.set()
 
     def end(self, code: grpc.StatusCode, reason: str) -> None:
@@ -180,11 +185,12 @@ class Server:
         watch = asyncio.create_task(self._watch())
         await self._stop.wait()
         watch.cancel()
-        code = grpc.StatusCode.OK if self._over else grpc.StatusCode.UNAVAILABLE
         for line in self.numbered:
-            if line.connection is not None:
-                line.connection.end(code, "the run is over" if self._over else "the server stops")
-        await server.stop(grace=5.0)
+            if line.connection is not None and self._over:
+                line.connection.say_over()
+            elif line.connection is not None:
+                line.connection.end(grpc.StatusCode.UNAVAILABLE, "the server stops")
+        await server.stop(grace=PARTING)
 
     def _hand(self, tasks: list[Task]) -> None:
         for task in tasks:
@@ -227,7 +233,7 @@ class Server:
             await asyncio.wait(events, return_when=asyncio.FIRST_COMPLETED)
             code, reason = self._ending(name, line, connection, reading)
         except asyncio.CancelledError:
-            logger.warning(LOST, name)
+            self._lost(name)
             raise
         finally:
             reading.cancel()
@@ -287,12 +293,16 @@ class Server:
             return connection.ended.result()
         error = reading.exception() if reading.done() else None
         if not isinstance(error, Refusal):
-            logger.warning(LOST, name)
-            return grpc.StatusCode.UNAVAILABLE, "the line is closed"
+            self._lost(name)
+            return grpc.StatusCode.OK, ""
         line.strikes += 1
         logger.warning("refused: %s: %s", name, error)
         self.arrivals.put(Gone(line.number, f"broke the protocol: it {error}"))
         return grpc.StatusCode.INVALID_ARGUMENT, f"{name}: {error}"
+
+    def _lost(self, name: str) -> None:
+        if not self._over:
+            logger.warning(LOST, name)
 
     async def _read(self, line: Line, connection: Connection) -> None:
         """Reports into the queue, each once."""
@@ -326,6 +336,9 @@ class Server:
             connection.wake.clear()
             while connection.outbox:
                 task = connection.outbox.popleft()
+                if isinstance(task, Over):
+                    await connection.context.write(ToSite(over=task))
+                    continue
                 connection.given[task.id] = False
                 while len(connection.given) > REMEMBERED:
                     del connection.given[next(iter(connection.given))]

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -39,6 +39,7 @@ from aspire.types import Method, Report, Task
 
 logger = logging.getLogger("aspire")
 FIRST, LONGEST = 0.25, 10.0  # seconds between two attempts: doubling, and by chance a bit less
+WAITING = 64  # tasks in the inbox; more are not sent by a proper server
 ANSWER = 20.0  # seconds until a server must have said Welcome
 FINAL = {
     grpc.StatusCode.PERMISSION_DENIED,
@@ -90,16 +91,15 @@ class Dialler:
             except Refusal as refusal:
                 raise ValueError(f"the server at {self.address} {refusal}") from None
             except aio.AioRpcError as error:
-                self.consider(error)
-            except TimeoutError:
-                logger.warning("no answer from %s", self.address)
+                self.consider(error.code(), error.details() or "")
+            except (TimeoutError, ConnectionError):
+                self.consider(grpc.StatusCode.UNAVAILABLE, "it ended, or there was no answer")
             await asyncio.sleep(pause(self.attempts))
             self.attempts += 1
 
-    def consider(self, error: aio.AioRpcError) -> None:
+    def consider(self, code: grpc.StatusCode, said: str) -> None:
         """Raise what no further attempt will change."""
-        said = error.details() or ""
-        if error.code() in FINAL:
+        if code in FINAL:
             raise ValueError(f"the server at {self.address} refused: {said}")
         if "CERTIFICATE_VERIFY_FAILED" in said or "Peer name" in said:
             raise ValueError(
@@ -120,18 +120,19 @@ class Dialler:
                 response_deserializer=ToSite.FromString,
             )
             call = dial()
+            method, local = await self.greet(call)
+            inbox: asyncio.Queue[Task] = asyncio.Queue()
+            reading = asyncio.create_task(self.read(call, inbox))
+            working = asyncio.create_task(self.work(call, method, local, inbox))
             try:
-                method, local = await self.greet(call)
-                async for task in self.tasks(call):
-                    await self.do(call, method, local, task)
+                await asyncio.wait({reading, working}, return_when=asyncio.FIRST_COMPLETED)
+                done = reading if reading.done() else working
+                done.result()
             except asyncio.InvalidStateError:  # a write on a line that has just ended
-                pass
-            code = await call.code()
-            if code is not grpc.StatusCode.OK:
-                raise aio.AioRpcError(
-                    code, await call.initial_metadata(), await call.trailing_metadata(),
-                    details=await call.details(),
-                )  # fmt: skip
+                raise ConnectionError from None
+            finally:
+                reading.cancel()
+                working.cancel()
 
     async def greet(self, call: Any) -> tuple[Method, Site]:
         hello = Hello(
@@ -141,12 +142,12 @@ class Dialler:
         await asyncio.wait_for(call.write(FromSite(hello=hello)), ANSWER)
         first = await asyncio.wait_for(call.read(), ANSWER)
         if first is aio.EOF:
-            raise asyncio.InvalidStateError
+            raise ConnectionError
         if not first.HasField("welcome") or first.welcome.major != MAJOR:
             raise Refusal("does not speak our protocol")
-        return self.enter(first.welcome)
+        return await self.enter(first.welcome)
 
-    def enter(self, welcome: Welcome) -> tuple[Method, Site]:
+    async def enter(self, welcome: Welcome) -> tuple[Method, Site]:
         """Our data under the server's settings; loaded once."""
         if welcome.file != self.file:
             logger.warning("the server runs another FILE.py (%s)", welcome.file.hex()[:16])
@@ -154,39 +155,54 @@ class Dialler:
             self.memory = Memory(welcome.server)
         settings = welcome.settings.SerializeToString(deterministic=True)
         if self.known is None or self.known[0] != settings:
-            self.known = (settings, *self.make(welcome.settings))
+            made = await self.loop.run_in_executor(self.hands, self.make, welcome.settings)
+            self.known = (settings, *made)
         logger.warning("connected to %s as %s", self.address, self.kit.name)
         self.attempts, self.heard = 0, time.monotonic()
         return self.known[1:]
 
-    async def tasks(self, call: Any) -> AsyncIterator[Task]:
-        number, message = self.known_number(), None
+    async def read(self, call: Any, inbox: asyncio.Queue[Task]) -> None:
+        """Tasks into the inbox until the run is over; while we work, too."""
+        assert self.known is not None
+        number, message = self.known[2].number, None
         while (received := await call.read()) is not aio.EOF:
-            if not received.HasField("task"):
-                raise Refusal("sent something that is no task")
+            self.heard = time.monotonic()
+            if received.HasField("over"):
+                return
+            if not received.HasField("task") or inbox.qsize() > WAITING:
+                raise Refusal("sent something that is no task, or too many tasks")
             message = next_message(message, received.task, self.shape)
             if message.whole:
-                yield task_of(message, number)
+                inbox.put_nowait(task_of(message, number))
                 message = None
-        self.heard = time.monotonic()
+        raise ConnectionError
 
-    def known_number(self) -> int:
-        assert self.known is not None
-        return self.known[2].number
+    async def work(
+        self, call: Any, method: Method, local: Site, inbox: asyncio.Queue[Task]
+    ) -> None:
+        """Task by task. One that we have answered already was sent again for its report."""
+        memory = self.memory
+        while True:
+            task, report = await inbox.get(), memory.report
+            if report is None or report.task != task.id:
+                try:
+                    memory.worker, report = await self.loop.run_in_executor(
+                        self.hands, serve, method, local, memory.worker, task
+                    )
+                except NoState:
+                    continue  # we are new, and the server sends it again, whole, since we called
+                except Exception as error:
+                    kind = type(error).__name__
+                    raise ValueError(f"the work on a task raised {kind}: {error}") from error
+            if task.id >= 0:
+                memory.report = report
+            await send(call, report)
 
-    async def do(self, call: Any, method: Method, local: Site, task: Task) -> None:
-        """Work and report. A task that we have answered already was sent again for its report."""
-        memory, report = self.memory, self.memory.report
-        if report is None or report.task != task.id:
-            work = self.loop.run_in_executor(self.hands, serve, method, local, memory.worker, task)
-            try:
-                memory.worker, report = await work
-            except NoState:
-                return  # we are new, and the server sends it again, whole, since we called
-        if task.id >= 0:
-            memory.report = report
-        for part in parts(report.task, report.vectors, report.scalars):
-            await call.write(FromSite(report=part))
+
+async def send(call: Any, report: Report | None) -> None:
+    assert report is not None
+    for part in parts(report.task, report.vectors, report.scalars):
+        await call.write(FromSite(report=part))
 
 
 def task_of(message: Message, number: int) -> Task:

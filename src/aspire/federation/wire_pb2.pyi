@@ -15,12 +15,14 @@ class FromSite(_message.Message):
     def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., report: _Optional[_Union[Part, _Mapping]] = ...) -> None: ...
 
 class ToSite(_message.Message):
-    __slots__ = ("welcome", "task")
+    __slots__ = ("welcome", "task", "over")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     TASK_FIELD_NUMBER: _ClassVar[int]
+    OVER_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
     task: Part
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., task: _Optional[_Union[Part, _Mapping]] = ...) -> None: ...
+    over: Over
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., task: _Optional[_Union[Part, _Mapping]] = ..., over: _Optional[_Union[Over, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
     __slots__ = ("major", "minor", "site", "parameters", "dtype", "file")
@@ -71,6 +73,10 @@ class Settings(_message.Message):
     pull_bound: float
     sites: int
     def __init__(self, number: _Optional[int] = ..., seed: _Optional[int] = ..., batch_size: _Optional[int] = ..., weight_decay: _Optional[float] = ..., local_steps: _Optional[int] = ..., preset: _Optional[str] = ..., pull_bound: _Optional[float] = ..., sites: _Optional[int] = ...) -> None: ...
+
+class Over(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
 
 class Part(_message.Message):
     __slots__ = ("header", "data")
