@@ -27,7 +27,6 @@ from aspire.types import Method, Report, Task
 
 try:
     import ray
-    from ray.actor import ActorHandle
     from ray.exceptions import RayActorError, RayError, RayTaskError
 except ImportError:
     raise ImportError("engine 'ray' needs Ray: pip install 'aspire-ease[ray]'") from None
@@ -89,7 +88,7 @@ def connect(address: str | None) -> bool:
 
 def placement(names: Sequence[str]) -> dict[str, dict[str, Any]]:
     """The node that a site's data is on: one labelled site=NAME, or with a resource site:NAME."""
-    nodes = [node for node in ray.nodes() if node["Alive"]]
+    nodes = [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
     labelled = {node.get("Labels", {}).get("site") for node in nodes}
     stocked = {resource for node in nodes for resource in node["Resources"]}
     found: dict[str, dict[str, Any]] = {}
@@ -107,7 +106,7 @@ def placement(names: Sequence[str]) -> dict[str, dict[str, Any]]:
     return {name: found.get(name, {}) for name in names}
 
 
-def remote_worker(name: str, make: Callable[[], Any], reserve: Mapping[str, Any]) -> ActorHandle:
+def remote_worker(name: str, make: Callable[[], Any], reserve: Mapping[str, Any]) -> Any:
     """Detached and named: a new driver of the same run finds it again. Ray restarts it for ever."""
     options = {
         "name": name,
@@ -126,7 +125,8 @@ class Worker:
     def __init__(self, make: Callable[[], tuple[Method, Any]]) -> None:
         torch.set_num_threads(1)
         warnings.filterwarnings("ignore", "The given NumPy array is not writable")
-        self.make, self.state, self.parts = make, None, None
+        self.make, self.state = make, None
+        self.parts: tuple[Method, Any] | None = None
 
     def ready(self) -> int:
         """Load the site, once."""
@@ -146,7 +146,7 @@ class Worker:
 class RayCarrier:
     """Calls that are out, each by the reference of its report: the large one, waited on itself."""
 
-    def __init__(self, actors: Sequence[ActorHandle], names: Sequence[str], ours: bool) -> None:
+    def __init__(self, actors: Sequence[Any], names: Sequence[str], ours: bool) -> None:
         self.actors, self.names, self.ours = list(actors), names, ours
         self.calls: dict[Any, tuple[int, int | None]] = {}  # worker and task; None: are you there
         self.lost: dict[int, float] = {}  # worker -> when to ask it again
@@ -157,7 +157,7 @@ class RayCarrier:
 
     def wait_for_workers(self) -> None:
         """Until all have loaded their sites, or some have and the rest take too long."""
-        waiting = {actor.ready.remote(): j for j, actor in enumerate(self.actors)}
+        waiting: dict[Any, int] = {actor.ready.remote(): j for j, actor in enumerate(self.actors)}
         until, up = time.monotonic() + COME_UP, 0
         while waiting and time.monotonic() < until:
             for reference in ray.wait(list(waiting), timeout=1.0)[0]:
@@ -189,7 +189,7 @@ class RayCarrier:
             return []
         if self.lost:
             timeout = min(timeout, PAUSE)
-        found = []
+        found: list[Arrival] = []
         for reference in ray.wait(list(self.calls), timeout=timeout)[0]:
             found += self._open(reference, *self.calls.pop(reference))
         return found

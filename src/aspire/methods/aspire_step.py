@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
@@ -22,6 +22,8 @@ from aspire.methods.aspire_state import (
 )
 from aspire.types import Array, Info, Noted, Report, Stepped, Task
 
+PIECE = 2**16  # numbers in a piece, over all rows
+
 
 def quorum_met(rules: Rules, master: Master) -> bool:
     """At least S of the present have reported, and no other is tau iterations behind."""
@@ -38,35 +40,23 @@ def step(rules: Rules, master: Master, tasks: list[Task], infos: list[Info]) -> 
     """t -> t + 1: (12), (13)-(14), (15), then EASE; O(S p) besides the planes."""
     workers = np.array(sorted(master.pending), dtype=np.int64)
     reports = [master.pending[int(j)] for j in workers]
-    index = torch.from_numpy(workers).to(master.w.device)
     rates = rates_of(rules, master, len(workers))
-    limits = rules.preset.limits
-    w = torch.stack([report.vectors["w"] for report in reports])
+    first = reports[0].vectors["w"]
+    w = torch.stack([r.vectors["w"] for r in reports]) if len(reports) > 1 else first.unsqueeze(0)
     far = np.zeros(len(workers), dtype=bool)
     if rules.pull_bound is not None:
         far = outliers(master, workers, w, rules.pull_bound)
         if far.any():
+            w = w.clone()
             w[torch.from_numpy(far).to(w.device)] = master.z.to(w.dtype)
             infos.append(Noted(master.t, f"far from z, put back: workers {workers[far]}"))
-    master.sum_w += (w.double() - master.w.index_select(0, index).double()).sum(0)
-    master.w.index_copy_(0, index, w)
-    master.z = equations.z_step(
-        master.z, master.sum_phi, master.sum_w,
-        n=master.n, kappa=master.constants["kappa"], rate=rates.eta_z, limit=limits.a1,
-    )  # fmt: skip
+    phi = primal_step(rules, master, workers, w, rates)
     lam_before = dual_step(rules, master, workers, reports, rates)
     learn_scale(master, reports)
-    old = master.phi.index_select(0, index)
-    phi = equations.phi_step(
-        old, master.z.to(w.dtype), w, c2=rates.c2, rate=rates.rho2, limit=limits.a4
-    )
     if rules.pull_bound is not None:
         phi = bounded_phi(master, workers, phi, rules.pull_bound)
         phi[torch.from_numpy(far).to(phi.device)] = 0.0
-    master.sum_phi += (phi.double() - old.double()).sum(0)
-    master.phi.index_copy_(0, index, phi)
-    share = rules.preset.averaging(master.t)
-    master.average = master.z if share >= 1 else master.average.lerp(master.z, share)
+    settle(rules, master, workers, phi)
     revise_planes(rules, master, lam_before, infos)
     master.last[workers] = master.t
     infos.append(Stepped(master.t, tuple(int(j) for j in workers)))
@@ -75,6 +65,65 @@ def step(rules: Rules, master: Master, tasks: list[Task], infos: list[Info]) -> 
     if master.t % max(1000, 10 * len(master.f)) == 0:
         rebuild_sums(master)
     tasks.extend(step_tasks(rules, master, workers, resend=far))
+
+
+def pieces(rows: int, *vectors: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """Long vectors side by side, in pieces that stay in the cache with all that is made of them."""
+    size = max(1024, PIECE // rows)
+    return zip(*(x.split(size, dim=-1) for x in vectors), strict=True)
+
+
+def rows_of(x: Tensor, workers: NDArray[np.int64]) -> Tensor:
+    """The rows of these workers: a view of one, a copy of several."""
+    if len(workers) == 1:
+        return x[int(workers[0]) : int(workers[0]) + 1]
+    return x.index_select(0, torch.from_numpy(workers).to(x.device))
+
+
+def put_rows(x: Tensor, workers: NDArray[np.int64], new: Tensor) -> None:
+    if len(workers) == 1:
+        x[int(workers[0])] = new[0]
+    else:
+        x.index_copy_(0, torch.from_numpy(workers).to(x.device), new)
+
+
+def change(new: Tensor, old: Tensor) -> Tensor:
+    """sum_j (new_j - old_j) in float64."""
+    rows = new.double() - old.double()
+    return rows[0] if len(rows) == 1 else rows.sum(0)
+
+
+def primal_step(
+    rules: Rules, master: Master, workers: NDArray[np.int64], w: Tensor, rates: Rates
+) -> Tensor:
+    """The new rows w_j, then (12), then (15) with the new z: the new rows phi_j, not yet kept."""
+    limits, kappa, n = rules.preset.limits, master.constants["kappa"], master.n
+    old, phi = rows_of(master.w, workers), rows_of(master.phi, workers)
+    z_new, phi_new = torch.empty_like(master.z), torch.empty_like(w)
+    sides = (w, old, master.sum_w, master.z, master.sum_phi, phi, z_new, phi_new)
+    for w_, old_, sum_w, z, sum_phi, phi_, z_to, phi_to in pieces(len(w), *sides):
+        sum_w.add_(change(w_, old_))
+        z_to.copy_(
+            equations.z_step(z, sum_phi, sum_w, n=n, kappa=kappa, rate=rates.eta_z, limit=limits.a1)
+        )
+        phi_to.copy_(
+            equations.phi_step(
+                phi_, z_to.to(w.dtype), w_, c2=rates.c2, rate=rates.rho2, limit=limits.a4
+            )
+        )
+    put_rows(master.w, workers, w)
+    master.z = z_new
+    return phi_new
+
+
+def settle(rules: Rules, master: Master, workers: NDArray[np.int64], phi: Tensor) -> None:
+    """Keep the new rows phi_j and their sum; the average of z moves on."""
+    share = rules.preset.averaging(master.t)
+    sides = (phi, rows_of(master.phi, workers), master.sum_phi)
+    for new, old, sum_phi in pieces(len(phi), *sides):
+        sum_phi.add_(change(new, old))
+    put_rows(master.phi, workers, phi)
+    master.average = master.z if share >= 1 else master.average.lerp(master.z, share)
 
 
 def dual_step(
@@ -150,8 +199,9 @@ def step_tasks(
 ) -> list[Task]:
     """v_j = phi_j + kappa z and pi_j; w_j too where the worker's own differs from ours."""
     kappa = master.constants["kappa"]
-    index = torch.from_numpy(workers).to(master.w.device)
-    v = master.phi.index_select(0, index) + kappa * master.z.to(master.phi.dtype)
+    v = torch.empty((len(workers), len(master.z)), dtype=master.w.dtype, device=master.w.device)
+    for to, phi, z in pieces(len(v), v, rows_of(master.phi, workers), master.z):
+        to.copy_(phi + kappa * z.to(to.dtype))
     pi = master.planes.pi(workers)
     tasks = []
     for row, j in enumerate(int(j) for j in workers):
