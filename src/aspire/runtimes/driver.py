@@ -145,7 +145,7 @@ class Driver:
             for arrival in self.carrier.receive(TICK):
                 for info in self.take(arrival):
                     on_info(info)
-                if done(self.state):
+                if done(self.state) or stop():
                     break
             for info in self.notice_silence():
                 on_info(info)
