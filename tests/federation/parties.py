@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ import torch
 from grpc import aio
 
 from aspire.federation import kits
-from aspire.federation.messages import MAJOR, METHOD, MINOR, shape_of
+from aspire.federation.messages import MAJOR, METHOD, MINOR, Shape, shape_of
 from aspire.federation.server import Server, Terms
 from aspire.federation.site import Dialler
 from aspire.federation.wire_pb2 import FromSite, Hello, Settings, ToSite
@@ -41,23 +42,28 @@ def local(names: Sequence[str], name: str) -> Any:
     return aspire(pull_bound=BOUND), problem.sites[list(names).index(name)]
 
 
-class Sites:
-    """Honest sites, each in a thread with its own event loop."""
+def _made(make: Any, name: str, settings: Settings) -> Any:
+    return make(name)
 
-    def __init__(self, folder: Path, names: Sequence[str], everybody: Sequence[str], port: int):
+
+class Sites:
+    """Sites, each in a thread with its own event loop; `make(name)` gives its method and data."""
+
+    def __init__(
+        self, folder: Path, names: Sequence[str], make: Any, shape: Shape, port: int
+    ) -> None:
         self.ended: dict[str, Any] = {}
-        self.threads = [
-            threading.Thread(target=self.run, args=(folder, name, everybody, port), daemon=True)
-            for name in names
-        ]
-        for thread in self.threads:
+        self.threads = []
+        for name in names:
+            kit = kits.read(folder / "sites" / name)
+            dialler = Dialler(
+                kit, f"127.0.0.1:{port}", shape, b"f", partial(_made, make, name), give_up=60.0
+            )
+            thread = threading.Thread(target=self.run, args=(name, dialler), daemon=True)
+            self.threads.append(thread)
             thread.start()
 
-    def run(self, folder: Path, name: str, everybody: Sequence[str], port: int) -> None:
-        kit = kits.read(folder / "sites" / name)
-        dialler = Dialler(
-            kit, f"127.0.0.1:{port}", SHAPE, b"f", lambda _: local(everybody, name), give_up=60.0
-        )
+    def run(self, name: str, dialler: Dialler) -> None:
         try:
             asyncio.run(dialler.run())
             self.ended[name] = "over"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import grpc
 from aspire.federation import kits
 from aspire.federation.messages import CHUNK
 from aspire.federation.wire_pb2 import FromSite, Header, Part, Vector
-from tests.federation.parties import Host, Sites, credentials, hello, talk, task
+from tests.federation.parties import SHAPE, Host, Sites, credentials, hello, local, talk, task
 
 ENEMIES = ("a0", "a1", "a2", "a3")  # each may break the protocol three times
 NAMES = ("b", "c", *ENEMIES)
@@ -36,7 +37,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def host(folder: Path) -> Iterator[Host]:
     """One server for all; b and c train on it until the last enemy has gone."""
     started = Host(folder, NAMES)
-    sites = Sites(folder, ["b", "c"], NAMES, started.port)
+    sites = Sites(folder, ["b", "c"], partial(local, NAMES), SHAPE, started.port)
     yield started
     try:
         outcome, logged = started.end()
