@@ -12,9 +12,12 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
+import threading
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -79,11 +82,25 @@ def connect(address: str | None) -> bool:
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     if address is None:
         options |= {"include_dashboard": False, "num_cpus": 1}  # actors reserve none of it
-    try:
-        ray.init(address or "local", namespace=NAMESPACE, **options)
-    except (ConnectionError, RuntimeError, ValueError) as error:
-        raise ValueError(f"address={address!r}: expected a Ray cluster ({error})") from None
+    with our_signals():
+        try:
+            ray.init(address or "local", namespace=NAMESPACE, **options)
+        except (ConnectionError, RuntimeError, ValueError) as error:
+            raise ValueError(f"address={address!r}: expected a Ray cluster ({error})") from None
     return True
+
+
+@contextmanager
+def our_signals() -> Iterator[None]:
+    """Ray takes SIGTERM for itself and aborts on it; a run that is asked to stop shall stop."""
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.getsignal(number) for number in numbers]
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            for number, handler in zip(numbers, before, strict=True):
+                signal.signal(number, handler)
 
 
 def placement(names: Sequence[str]) -> dict[str, dict[str, Any]]:
