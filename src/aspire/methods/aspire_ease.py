@@ -18,6 +18,7 @@ from torch import Tensor
 
 from aspire import sites
 from aspire.core import equations, planes
+from aspire.core.pieces import piecewise
 from aspire.core.presets import Auto
 from aspire.core.schedules import Constants, Preset
 from aspire.methods.aspire_state import (
@@ -98,15 +99,19 @@ def work_many(items: Sequence[Item], *, habits: Habits) -> list[tuple[Tensor | N
 def step_rows(items: Sequence[Item], habits: Habits) -> list[tuple[Tensor | None, Report]]:
     """(11), K times with fresh batches and one task each; rows are workers."""
     tasks, locals_ = [item[1] for item in items], [item[2] for item in items]
-    w = torch.stack([held(worker, task) for worker, task, _ in items])
-    v = torch.stack([task.vectors["v"] for task in tasks])
+    w = rows([held(worker, task) for worker, task, _ in items])
+    v = rows([task.vectors["v"] for task in tasks])
     pi, kappa, rate = columns(tasks, ("pi", "kappa", "rate"), w)
     draws, K = [int(task.scalars["draws"]) for task in tasks], habits.local_steps
+
+    def step(w: Tensor, g: Tensor, v: Tensor) -> tuple[Tensor]:
+        return (
+            equations.worker_step(w, g, v, pi=pi, kappa=kappa, rate=rate, limit=habits.limit),
+        )  # fmt: skip
+
     for k in range(K):
         before, gradient = w, sites.gradients(locals_, w, [n + k for n in draws])
-        w = equations.worker_step(
-            w, gradient, v, pi=pi, kappa=kappa, rate=rate, limit=habits.limit
-        )  # fmt: skip
+        (w,) = piecewise(step, (w, gradient, v), (w,))
     again: dict[int, Tensor] = {}
     due = [r for r, n in enumerate(draws) if habits.checks and check_is_due((n - 1) // K)]
     if due:
@@ -114,9 +119,19 @@ def step_rows(items: Sequence[Item], habits: Habits) -> list[tuple[Tensor | None
         found = sites.gradients([locals_[r] for r in due], w[due], last)
         again = dict(zip(due, found, strict=True))
     return [
-        told(habits, task, local, before[r], w[r].clone(), gradient[r], again.get(r))
+        told(habits, task, local, before[r], alone(w, r), gradient[r], again.get(r))
         for r, (task, local) in enumerate(zip(tasks, locals_, strict=True))
     ]
+
+
+def rows(vectors: Sequence[Tensor]) -> Tensor:
+    """Stacked; one alone is not copied."""
+    return torch.stack(list(vectors)) if len(vectors) > 1 else vectors[0].unsqueeze(0)
+
+
+def alone(rows: Tensor, r: int) -> Tensor:
+    """Row r, which may be kept without the others."""
+    return rows[r].clone() if len(rows) > 1 else rows[0]
 
 
 def told(

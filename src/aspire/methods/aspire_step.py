@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from aspire.core import equations, planes, pull, stationarity
+from aspire.core.pieces import piecewise
 from aspire.core.schedules import Rates
 from aspire.methods.aspire_state import (
     Master,
@@ -21,8 +22,6 @@ from aspire.methods.aspire_state import (
     worker_rate,
 )
 from aspire.types import Array, Info, Noted, Report, Stepped, Task
-
-PIECE = 2**16  # numbers in a piece, over all rows
 
 
 def quorum_met(rules: Rules, master: Master) -> bool:
@@ -56,7 +55,7 @@ def step(rules: Rules, master: Master, tasks: list[Task], infos: list[Info]) -> 
     if rules.pull_bound is not None:
         phi = bounded_phi(master, workers, phi, rules.pull_bound)
         phi[torch.from_numpy(far).to(phi.device)] = 0.0
-    settle(rules, master, workers, phi)
+    keep_phi(master, workers, phi)
     revise_planes(rules, master, lam_before, infos)
     master.last[workers] = master.t
     infos.append(Stepped(master.t, tuple(int(j) for j in workers)))
@@ -65,12 +64,6 @@ def step(rules: Rules, master: Master, tasks: list[Task], infos: list[Info]) -> 
     if master.t % max(1000, 10 * len(master.f)) == 0:
         rebuild_sums(master)
     tasks.extend(step_tasks(rules, master, workers, resend=far))
-
-
-def pieces(rows: int, *vectors: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    """Long vectors side by side, in pieces that stay in the cache with all that is made of them."""
-    size = max(1024, PIECE // rows)
-    return zip(*(x.split(size, dim=-1) for x in vectors), strict=True)
 
 
 def rows_of(x: Tensor, workers: NDArray[np.int64]) -> Tensor:
@@ -96,34 +89,40 @@ def change(new: Tensor, old: Tensor) -> Tensor:
 def primal_step(
     rules: Rules, master: Master, workers: NDArray[np.int64], w: Tensor, rates: Rates
 ) -> Tensor:
-    """The new rows w_j, then (12), then (15) with the new z: the new rows phi_j, not yet kept."""
+    """The new rows w_j, then (12) and the average, then (15): the new rows phi_j, not yet kept."""
     limits, kappa, n = rules.preset.limits, master.constants["kappa"], master.n
-    old, phi = rows_of(master.w, workers), rows_of(master.phi, workers)
-    z_new, phi_new = torch.empty_like(master.z), torch.empty_like(w)
-    sides = (w, old, master.sum_w, master.z, master.sum_phi, phi, z_new, phi_new)
-    for w_, old_, sum_w, z, sum_phi, phi_, z_to, phi_to in pieces(len(w), *sides):
-        sum_w.add_(change(w_, old_))
-        z_to.copy_(
-            equations.z_step(z, sum_phi, sum_w, n=n, kappa=kappa, rate=rates.eta_z, limit=limits.a1)
-        )
-        phi_to.copy_(
-            equations.phi_step(
-                phi_, z_to.to(w.dtype), w_, c2=rates.c2, rate=rates.rho2, limit=limits.a4
-            )
-        )
-    put_rows(master.w, workers, w)
-    master.z = z_new
-    return phi_new
-
-
-def settle(rules: Rules, master: Master, workers: NDArray[np.int64], phi: Tensor) -> None:
-    """Keep the new rows phi_j and their sum; the average of z moves on."""
     share = rules.preset.averaging(master.t)
-    sides = (phi, rows_of(master.phi, workers), master.sum_phi)
-    for new, old, sum_phi in pieces(len(phi), *sides):
-        sum_phi.add_(change(new, old))
+
+    def move(
+        w: Tensor, old: Tensor, phi: Tensor, z: Tensor, mean: Tensor, sum_w: Tensor, sum_phi: Tensor
+    ) -> tuple[Tensor, ...]:
+        sum_w += change(w, old)
+        z = equations.z_step(
+            z, sum_phi, sum_w, n=n, kappa=kappa, rate=rates.eta_z, limit=limits.a1
+        )  # fmt: skip
+        phi = equations.phi_step(
+            phi, z.to(w.dtype), w, c2=rates.c2, rate=rates.rho2, limit=limits.a4
+        )
+        return (phi, z) if share >= 1 else (phi, z, mean.lerp(z, share))
+
+    rows = (w, rows_of(master.w, workers), rows_of(master.phi, workers))
+    vectors = (*rows, master.z, master.average, master.sum_w, master.sum_phi)
+    like = (w, master.z) if share >= 1 else (w, master.z, master.z)
+    phi, master.z, *mean = piecewise(move, vectors, like)
+    master.average = mean[0] if mean else master.z
+    put_rows(master.w, workers, w)
+    return phi
+
+
+def keep_phi(master: Master, workers: NDArray[np.int64], phi: Tensor) -> None:
+    """The new rows phi_j and their sum."""
+
+    def add(new: Tensor, old: Tensor, total: Tensor) -> tuple[Tensor, ...]:
+        total += change(new, old)
+        return ()
+
+    piecewise(add, (phi, rows_of(master.phi, workers), master.sum_phi), ())
     put_rows(master.phi, workers, phi)
-    master.average = master.z if share >= 1 else master.average.lerp(master.z, share)
 
 
 def dual_step(
@@ -199,9 +198,8 @@ def step_tasks(
 ) -> list[Task]:
     """v_j = phi_j + kappa z and pi_j; w_j too where the worker's own differs from ours."""
     kappa = master.constants["kappa"]
-    v = torch.empty((len(workers), len(master.z)), dtype=master.w.dtype, device=master.w.device)
-    for to, phi, z in pieces(len(v), v, rows_of(master.phi, workers), master.z):
-        to.copy_(phi + kappa * z.to(to.dtype))
+    phi = rows_of(master.phi, workers)
+    (v,) = piecewise(lambda phi, z: (phi + kappa * z.to(phi.dtype),), (phi, master.z), (phi,))
     pi = master.planes.pi(workers)
     tasks = []
     for row, j in enumerate(int(j) for j in workers):
