@@ -122,14 +122,17 @@ def test_garbage_is_refused_and_never_believed(garbage: bytes, at: int) -> None:
 
 
 def test_numbers_must_be_numbers() -> None:
-    refuse = messages.refuse_not_finite
-    refuse({"loss": -1e29}, {"w": torch.tensor([3e38, 3e38, -3e38])})
+    def look(w: list[float], **scalars: float) -> None:
+        sent = frames(1, {"w": torch.tensor(w)}, scalars)
+        through(list(sent), SMALL).refuse_not_finite()
+
+    look([3e38, 3e38, -3e38], loss=-1e29)
     for value in (float("nan"), float("inf"), 1e31):
         with pytest.raises(Refusal, match="loss="):
-            refuse({"loss": value}, {})
+            look([0.0, 0.0, 0.0], loss=value)
     for value in (float("nan"), float("inf")):
         with pytest.raises(Refusal, match="w with values that are not finite"):
-            refuse({}, {"w": torch.tensor([1.0, value])})
+            look([1.0, value, 0.0])
 
 
 def test_a_model_in_half_precision_is_refused() -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 from google.protobuf.message import DecodeError
+from numpy.typing import NDArray
 from torch import Tensor
 
 from aspire.federation.wire_pb2 import Header, Vector
@@ -167,12 +168,24 @@ class Message:
         self.buffer[self.filled : end] = data
         self.filled = end
 
+    def numbers(self) -> NDArray[Any]:
+        dtype = DTYPES[self.shape.dtype]
+        return np.frombuffer(self.buffer, dtype).astype(dtype.newbyteorder("="), copy=False)
+
     def vectors(self) -> dict[str, Tensor]:
         """The vectors as tensors on the received bytes."""
-        dtype = DTYPES[self.shape.dtype]
-        flat = np.frombuffer(self.buffer, dtype).astype(dtype.newbyteorder("="), copy=False)
-        rows = torch.from_numpy(flat).split(self.shape.parameters) if self.names else ()
-        return dict(zip(self.names, rows, strict=True))
+        flat, p = self.numbers(), self.shape.parameters
+        return {n: torch.from_numpy(flat[i * p : i * p + p]) for i, n in enumerate(self.names)}
+
+    def refuse_not_finite(self) -> None:
+        for name, value in self.scalars.items():
+            if not abs(value) <= LARGEST:
+                raise Refusal(f"reports {name}={value}: expected a number within +-{LARGEST:g}")
+        # a finite sum has finite terms; the costlier look is for sums that are not
+        with np.errstate(all="ignore"):
+            flat = self.numbers()
+            if not np.isfinite(flat.sum()) and not np.isfinite(flat).all():
+                raise Refusal(f"reports {', '.join(self.names)} with values that are not finite")
 
 
 def begin(header: Header, shape: Shape) -> Message:
@@ -216,13 +229,3 @@ def next_message(message: Message | None, raw: bytes, shape: Shape) -> Message:
         raise Refusal("sent an empty part")
     message.add(data)
     return message
-
-
-def refuse_not_finite(scalars: Mapping[str, float], vectors: Mapping[str, Tensor]) -> None:
-    for name, value in scalars.items():
-        if not abs(value) <= LARGEST:
-            raise Refusal(f"reports {name}={value}: expected a number within +-{LARGEST:g}")
-    for name, x in vectors.items():
-        # a finite sum has finite terms; the costlier look is for sums that are not
-        if not math.isfinite(float(x.sum())) and not bool(torch.isfinite(x).all()):
-            raise Refusal(f"reports {name} with values that are not finite")

@@ -35,7 +35,6 @@ from aspire.federation.messages import (
     Shape,
     frames,
     next_message,
-    refuse_not_finite,
 )
 from aspire.federation.wire_pb2 import FromSite, Hello, Over, Settings, ToSite, Welcome
 from aspire.runtimes.driver import Arrival, Back, Gone
@@ -319,10 +318,9 @@ class Server:
         if answered:
             logger.debug("site %d reports task %d twice", line.number, message.id)
             return
-        vectors = message.vectors()
-        refuse_not_finite(message.scalars, vectors)
+        message.refuse_not_finite()
         connection.given[message.id] = True
-        self.arrivals.put(Report(line.number, message.id, vectors, message.scalars))
+        self.arrivals.put(Report(line.number, message.id, message.vectors(), message.scalars))
 
     async def _write(self, connection: Connection) -> None:
         while True:

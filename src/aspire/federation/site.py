@@ -39,6 +39,7 @@ from aspire.types import Method, Report, Task
 
 logger = logging.getLogger("aspire")
 FIRST, LONGEST = 0.25, 10.0  # seconds between two attempts: doubling, and by chance a bit less
+SHORT = 0.05  # seconds of work for which no thread is worth its while
 OVER = ToSite(over=Over()).SerializeToString()
 WAITING = 64  # tasks in the inbox; more are not sent by a proper server
 ANSWER = 20.0  # seconds until a server must have said Welcome
@@ -80,7 +81,8 @@ class Dialler:
         self.known: tuple[bytes, Method, Site] | None = None
         self.heard = time.monotonic()
         self.attempts = 0
-        self.hands = ThreadPoolExecutor(1, "work")  # so that the line stays alive while we work
+        self.hands = ThreadPoolExecutor(1, "work")
+        self.took = SHORT  # seconds for the last task
 
     async def run(self) -> None:
         """Until the server says that the run is over."""
@@ -183,9 +185,7 @@ class Dialler:
             task, report = await inbox.get(), memory.report
             if report is None or report.task != task.id:
                 try:
-                    memory.worker, report = await self.loop.run_in_executor(
-                        self.hands, serve, method, local, memory.worker, task
-                    )
+                    memory.worker, report = await self.do(method, local, memory.worker, task)
                 except NoState:
                     continue  # we are new, and the server sends it again, whole, since we called
                 except Exception as error:
@@ -194,6 +194,16 @@ class Dialler:
             if task.id >= 0:
                 memory.report = report
             await send(call, report)
+
+    async def do(self, method: Method, local: Site, worker: Any, task: Task) -> Any:
+        """Long work in a thread, so that the line stays alive; short work here, where it is."""
+        began = time.monotonic()
+        if self.took < SHORT:
+            found = serve(method, local, worker, task)
+        else:
+            found = await self.loop.run_in_executor(self.hands, serve, method, local, worker, task)
+        self.took = time.monotonic() - began
+        return found
 
 
 async def send(call: Any, report: Report | None) -> None:
