@@ -114,7 +114,8 @@ def issue(
     vectors: dict[str, Tensor],
     scalars: dict[str, float],
 ) -> Task:
-    task = Task(j, master.next_id, kind, vectors, scalars | {"draws": float(master.draws[j])})
+    scalars["draws"] = float(master.draws[j])
+    task = Task(j, master.next_id, kind, vectors, scalars)
     master.task[j] = master.next_id
     master.next_id += 1
     return task
@@ -221,25 +222,25 @@ def objection(master: Master, event: Event) -> str | None:
         return f"worker {j} joined but is here already" if here else None
     if event.task != master.task[j]:
         return f"worker {j} reports task {event.task}: expected {_expected(int(master.task[j]))}"
-    if master.probing[j]:
-        needed, vectors = {"loss"}, {}
-    else:
-        needed, vectors = set(), {"w": master.w[0]}
-    if not needed <= set(event.scalars) or not set(vectors) <= set(event.vectors):
+    probing = bool(master.probing[j])
+    if ("loss" not in event.scalars) if probing else ("w" not in event.vectors):
         return f"worker {j} reports {sorted({*event.scalars, *event.vectors})}: incomplete"
     for name, value in event.scalars.items():
         if not math.isfinite(value):
             return f"worker {j} reports {name}={value}: expected a finite number"
-    for name, like in vectors.items():
-        x = event.vectors[name]
-        if x.shape != like.shape or x.dtype != like.dtype:
-            return (
-                f"worker {j} reports {name} of shape {tuple(x.shape)} and type {x.dtype}: "
-                f"expected {tuple(like.shape)} and {like.dtype}"
-            )
-        # a finite sum has finite terms; the costlier look is for sums that are not
-        if not math.isfinite(float(x.sum())) and not bool(torch.isfinite(x).all()):
-            return f"worker {j} reports {name} with values that are not finite"
+    return None if probing else _odd_rows(j, event.vectors["w"], master.w)
+
+
+def _odd_rows(j: int, w: Tensor, rows: Tensor) -> str | None:
+    """What is wrong with a reported w_j that is to become one of the rows."""
+    if w.dtype != rows.dtype or w.ndim != 1 or len(w) != rows.shape[1]:
+        return (
+            f"worker {j} reports w of shape {tuple(w.shape)} and type {w.dtype}: "
+            f"expected {tuple(rows.shape[1:])} and {rows.dtype}"
+        )
+    # a finite w . w has finite terms; the costlier look is for those that are not
+    if not math.isfinite(float(torch.dot(w, w))) and not bool(torch.isfinite(w).all()):
+        return f"worker {j} reports w with values that are not finite"
     return None
 
 

@@ -36,40 +36,32 @@ def quorum_met(rules: Rules, master: Master) -> bool:
 
 def step(rules: Rules, master: Master, tasks: list[Task], infos: list[Info]) -> None:
     """t -> t + 1: (12), (13)-(14), (15), then EASE; O(S p) besides the planes."""
-    workers = np.array(sorted(master.pending), dtype=np.int64)
-    reports = [master.pending[int(j)] for j in workers]
+    members = sorted(master.pending)
+    reports = [master.pending[j] for j in members]
+    workers = np.array(members, dtype=np.int64)
     index = torch.from_numpy(workers).to(master.w.device)
-    rates = rates_of(rules, master, len(workers))
-    limits = rules.preset.limits
-    w = torch.stack([report.vectors["w"] for report in reports])
-    far = np.zeros(len(workers), dtype=bool)
+    rates, limits = rates_of(rules, master, len(workers)), rules.preset.limits
+    w, far = torch.stack([report.vectors["w"] for report in reports]), None
     if rules.pull_bound is not None:
-        far = outliers(master, workers, w, rules.pull_bound)
-        if far.any():
-            w[torch.from_numpy(far).to(w.device)] = master.z.to(w.dtype)
-            infos.append(Noted(master.t, f"far from z, put back: workers {workers[far]}"))
-    master.sum_w += (w.double() - master.w.index_select(0, index).double()).sum(0)
-    master.w.index_copy_(0, index, w)
+        far = put_back(rules.pull_bound, master, workers, w, infos)
+    replace_rows(master.w, index, w, master.sum_w)
     master.z = equations.z_step(
         master.z, master.sum_phi, master.sum_w,
         n=master.n, kappa=master.constants["kappa"], rate=rates.eta_z, limit=limits.a1,
     )  # fmt: skip
-    lam_before = dual_step(rules, master, workers, reports, rates)
+    lam_before = dual_step(rules, master, reports, rates)
     learn_scale(master, reports)
-    old = master.phi.index_select(0, index)
-    phi = equations.phi_step(
-        old, master.z.to(w.dtype), w, c2=rates.c2, rate=rates.rho2, limit=limits.a4
-    )
-    if rules.pull_bound is not None:
+    z, old = master.z.to(w.dtype), master.phi.index_select(0, index)
+    phi = equations.phi_step(old, z, w, c2=rates.c2, rate=rates.rho2, limit=limits.a4)
+    if far is not None and rules.pull_bound is not None:
         phi = bounded_phi(master, workers, phi, rules.pull_bound)
         phi[torch.from_numpy(far).to(phi.device)] = 0.0
-    master.sum_phi += (phi.double() - old.double()).sum(0)
-    master.phi.index_copy_(0, index, phi)
+    replace_rows(master.phi, index, phi, master.sum_phi)
     share = rules.preset.averaging(master.t)
     master.average = master.z if share >= 1 else master.average.lerp(master.z, share)
     revise_planes(rules, master, lam_before, infos)
     master.last[workers] = master.t
-    infos.append(Stepped(master.t, tuple(int(j) for j in workers)))
+    infos.append(Stepped(master.t, tuple(members)))
     master.t += 1
     master.pending = {}
     if master.t % max(1000, 10 * len(master.f)) == 0:
@@ -77,14 +69,27 @@ def step(rules: Rules, master: Master, tasks: list[Task], infos: list[Info]) -> 
     tasks.extend(step_tasks(rules, master, workers, resend=far))
 
 
+def replace_rows(rows: Tensor, index: Tensor, new: Tensor, total: Tensor) -> None:
+    """rows[index] <- new, and `total` stays the sum of all rows.
+
+    Where a value changes by less than a factor of two its difference is exact in any precision.
+    """
+    change = torch.sub(new, rows.index_select(0, index))
+    total += change.sum(0, dtype=total.dtype)
+    rows.index_copy_(0, index, new)
+
+
 def dual_step(
-    rules: Rules, master: Master, workers: NDArray[np.int64], reports: list[Report], rates: Rates
+    rules: Rules, master: Master, reports: list[Report], rates: Rates
 ) -> Array:
     """The new losses, then (13) and (14) or their simplex form. Returns the old lam."""
-    limits, old = rules.preset.limits, master.f[workers]
-    new = np.array([r.scalars.get("loss", f) for r, f in zip(reports, old, strict=True)])
-    master.f[workers] = new
-    A = planes.revalued(master.planes, workers, new - old)
+    limits, A = rules.preset.limits, master.planes
+    told = [r for r in reports if "loss" in r.scalars]
+    if told:
+        new = np.array([r.scalars["loss"] for r in told])
+        who = np.array([r.worker for r in told])
+        A = planes.revalued(A, who, new - master.f[who])
+        master.f[who] = new
     if rules.preset.simplex:
         lam, master.h = equations.lam_simplex_step(A.lam, A.F, c1=rates.c1, rate=rates.rho1)
     else:
@@ -99,10 +104,11 @@ def dual_step(
 def learn_scale(master: Master, reports: list[Report]) -> None:
     """A steeper L_j than was known, at most 10 medians, counts from now on; so does |grad|."""
     for report in reports:
-        j = report.worker
-        master.slope[j] = report.scalars.get("slope", master.slope[j])
-        found = report.scalars.get("curvature", 0.0)
-        if found > master.curvature[j]:
+        j, said = report.worker, report.scalars
+        if "slope" in said:
+            master.slope[j] = said["slope"]
+        found = said.get("curvature", 0.0)
+        if found and found > master.curvature[j]:
             most = 10.0 * float(np.median(master.curvature[master.present]))
             master.curvature[j] = max(float(master.curvature[j]), min(found, most))
 
@@ -125,13 +131,17 @@ def revise_planes(rules: Rules, master: Master, lam_before: Array, infos: list[I
         infos.append(Noted(master.t, f"planes {before} -> {len(master.planes)}"))
 
 
-def outliers(
-    master: Master, workers: NDArray[np.int64], w: Tensor, factor: float
+def put_back(
+    factor: float, master: Master, workers: NDArray[np.int64], w: Tensor, infos: list[Info]
 ) -> NDArray[np.bool_]:
-    """Whose w_j lies too far from z to be believed."""
+    """Whose w_j lies too far from z to be believed; its row of `w` becomes z."""
     most = factor * float(np.median(master.distance[master.present]))
     master.distance[workers] = pull.norms(w.double() - master.z)
-    return master.distance[workers] > most
+    far: NDArray[np.bool_] = master.distance[workers] > most
+    if far.any():
+        w[torch.from_numpy(far).to(w.device)] = master.z.to(w.dtype)
+        infos.append(Noted(master.t, f"far from z, put back: workers {workers[far]}"))
+    return far
 
 
 def bounded_phi(master: Master, workers: NDArray[np.int64], phi: Tensor, factor: float) -> Tensor:
@@ -151,15 +161,15 @@ def step_tasks(
     """v_j = phi_j + kappa z and pi_j; w_j too where the worker's own differs from ours."""
     kappa = master.constants["kappa"]
     index = torch.from_numpy(workers).to(master.w.device)
-    v = master.phi.index_select(0, index) + kappa * master.z.to(master.phi.dtype)
-    pi = master.planes.pi(workers)
+    phi, z = master.phi.index_select(0, index), master.z.to(master.phi.dtype)
+    v, pi = torch.add(phi, z, alpha=kappa).unbind(0), master.planes.pi(workers).tolist()
     tasks = []
-    for row, j in enumerate(int(j) for j in workers):
-        rate = worker_rate(rules, master, j, float(pi[row]))
+    for row, j in enumerate(workers.tolist()):
         vectors = {"v": v[row]}
         if fresh or (resend is not None and resend[row]):
             vectors["w"] = master.w[j].clone()
-        scalars = {"pi": float(pi[row]), "kappa": kappa, "rate": rate}
+        rate = worker_rate(rules, master, j, pi[row])
+        scalars = {"pi": pi[row], "kappa": kappa, "rate": rate}
         tasks.append(issue(master, j, "step", vectors, scalars))
     return tasks
 
