@@ -12,12 +12,14 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 _MASK = 0xFFFFFFFF
 _WEYL = 0x9E3779B9
 BATCH, SAMPLE, DELAY, FORWARD, POWER = range(5)  # purposes: streams that never share numbers
 
+Words = NDArray[np.uint32]
 Integers = TypeVar("Integers", int, Tensor, "np.ndarray[tuple[int], np.dtype[np.int64]]")
 
 
@@ -30,19 +32,19 @@ def _mix(x: Integers) -> Integers:
 
 def keys(seed: int, worker: int, n: int, purpose: int) -> tuple[int, int]:
     """Two 32-bit keys of the stream (seed, worker, n, purpose)."""
-    early = state = _seed_state(seed, purpose)
-    for word in (worker, n, n >> 32, purpose):
-        state = _mix((state + _WEYL ^ _mix(word & _MASK)) & _MASK)
+    early, state, last = _stream(seed, worker, purpose)
+    for word in (_mix(n & _MASK), _mix(n >> 32 & _MASK) if n >> 32 else 0, last):
+        state = _mix((state + _WEYL ^ word) & _MASK)
     return _mix((state + early) & _MASK), _mix(state ^ 0xB7E15162)
 
 
-@lru_cache(maxsize=64)
-def _seed_state(seed: int, purpose: int) -> int:
-    """What the seed alone makes of the keys."""
-    state = 0x243F6A88 + purpose
+@lru_cache(maxsize=2**17)
+def _stream(seed: int, worker: int, purpose: int) -> tuple[int, int, int]:
+    """What is the same for all n: the states after seed and worker, and the last word."""
+    early = 0x243F6A88 + purpose
     for word in (seed, seed >> 32):
-        state = _mix((state + _WEYL ^ _mix(word & _MASK)) & _MASK)
-    return state
+        early = _mix((early + _WEYL ^ _mix(word & _MASK)) & _MASK)
+    return early, _mix((early + _WEYL ^ _mix(worker & _MASK)) & _MASK), _mix(purpose)
 
 
 def _hash(counter: Integers, key: tuple[Any, Any]) -> Integers:
@@ -84,11 +86,23 @@ def rows(
 ) -> Tensor:
     """Batch draws[r] of workers[r] as row r, each counted from starts[r]: (R, count)."""
     named = [keys(seed, worker, n, BATCH) for worker, n in zip(workers, draws, strict=True)]
-    first, second = np.array(named, dtype=np.int64).T[:, :, None]
-    counter = np.arange(count, dtype=np.int64)
-    with np.errstate(over="ignore"):
-        found = _hash(counter, (first, second)) * np.array(sizes)[:, None] >> 32
-    return torch.from_numpy(found + np.array(starts)[:, None]).to(device)
+    first, second = np.array(named, dtype=np.uint32).T
+    weyl = np.arange(count, dtype=np.uint32) * _WEYL
+    hashes = _mix_words(weyl + first[:, None]) ^ second[:, None]
+    found = _mix_words(hashes).astype(np.int64)  # below 2^32, and sizes are far below 2^31
+    found *= np.array(sizes)[:, None]
+    found >>= 32
+    found += np.array(starts)[:, None]
+    return torch.from_numpy(found).to(device)
+
+
+def _mix_words(x: Words) -> Words:
+    """`_mix` of 32-bit words, which wrap by themselves; in place."""
+    for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):
+        x ^= x >> shift
+        x *= factor
+    x ^= x >> 16
+    return x
 
 
 def signs(seed: int, worker: int, n: int, *, count: int, device: str = "cpu") -> Tensor:

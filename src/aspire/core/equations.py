@@ -26,10 +26,12 @@ def project_simplex(x: Array) -> tuple[Array, float]:
     """argmin_y |y - x| over y >= 0, sum y = 1, and its threshold: y = max(x - threshold, 0)."""
     if len(x) == 1:
         return np.ones(1), float(x[0]) - 1.0
-    descending = np.sort(x)[::-1]
-    thresholds = (np.cumsum(descending) - 1.0) / np.arange(1, len(x) + 1)
-    support = int(np.count_nonzero(descending > thresholds))
-    threshold = float(thresholds[support - 1])
+    total, threshold = -1.0, -math.inf
+    for k, value in enumerate(np.sort(x)[::-1].tolist(), start=1):
+        total += value
+        if value <= total / k:  # this one and the smaller ones become zero
+            break
+        threshold = total / k
     return np.maximum(x - threshold, 0.0), threshold
 
 

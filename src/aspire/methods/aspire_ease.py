@@ -42,8 +42,9 @@ from aspire.methods.worker import (
     checked_step,
     columns,
     held,
+    lengths,
     loss_is_due,
-    probe,
+    probes,
 )
 from aspire.sets import UncertaintySet
 from aspire.types import (
@@ -83,14 +84,16 @@ def work(
 
 
 def work_many(items: Sequence[Item], *, habits: Habits) -> list[tuple[Tensor | None, Report]]:
-    """Probes one by one, steps together."""
+    """The probes together, and the steps together."""
+    asked = [item for item in items if item[1].kind == "probe"]
+    if not asked:
+        return step_rows(items, habits)
+    said = iter(probes([t for _, t, _ in asked], [x for _, _, x in asked], habits.power))
     steps = [item for item in items if item[1].kind != "probe"]
     stepped = iter(step_rows(steps, habits) if steps else [])
     return [
-        (task.vectors["w"], probe(task, local, habits.power))
-        if task.kind == "probe"
-        else next(stepped)
-        for _, task, local in items
+        (task.vectors["w"], next(said)) if task.kind == "probe" else next(stepped)
+        for _, task, _ in items
     ]
 
 
@@ -106,40 +109,31 @@ def step_rows(items: Sequence[Item], habits: Habits) -> list[tuple[Tensor | None
         w = equations.worker_step(
             w, gradient, v, pi=pi, kappa=kappa, rate=rate, limit=habits.limit
         )  # fmt: skip
-    again: dict[int, Tensor] = {}
+    said: list[dict[str, float]] = [{"gradients": float(K)} for _ in tasks]
+    if habits.slope:
+        for row, slope in enumerate(lengths(gradient)[:, 0].tolist()):
+            said[row]["slope"] = slope
     due = [r for r, n in enumerate(draws) if habits.checks and check_is_due((n - 1) // K)]
     if due:
         last = [draws[r] + K - 1 for r in due]
-        found = sites.gradients([locals_[r] for r in due], w[due], last)
-        again = dict(zip(due, found, strict=True))
+        again = sites.gradients([locals_[r] for r in due], w[due], last)
+        for r, there in zip(due, again, strict=True):
+            w[r], said[r]["curvature"] = checked_step(before[r], w[r], gradient[r], there, tasks[r])
+            said[r]["gradients"] += 1.0
+    rows = w.unbind(0)
     return [
-        told(habits, task, local, before[r], w[r].clone(), gradient[r], again.get(r))
-        for r, (task, local) in enumerate(zip(tasks, locals_, strict=True))
+        (rows[r], told(task, locals_[r], draws[r], rows[r], said[r], K))
+        for r, task in enumerate(tasks)
     ]
 
 
-def told(
-    habits: Habits,
-    task: Task,
-    local: Local,
-    before: Tensor,
-    w: Tensor,
-    gradient: Tensor,
-    again: Tensor | None,
-) -> tuple[Tensor, Report]:
-    """The report on a task's last step before -> w, which is checked where `again` is known."""
-    draws, K = int(task.scalars["draws"]), habits.local_steps
-    said = {"gradients": float(K)}
-    if habits.slope:
-        said["slope"] = float(torch.linalg.vector_norm(gradient))
-    if again is not None:
-        w, said["curvature"] = checked_step(before, w, gradient, again, task)
-        said["gradients"] += 1.0
+def told(task: Task, local: Local, draws: int, w: Tensor, said: dict[str, float], K: int) -> Report:
+    """The report on a task: w, what its steps cost, and now and then the loss."""
     said["samples"] = PASSES * said["gradients"] * local.batch_samples
     if loss_is_due(local, draws, K):
         said["loss"] = local.loss(w)
         said["samples"] += local.loss_samples
-    return w, Report(task.worker, task.id, {"w": w}, said)
+    return Report(task.worker, task.id, {"w": w}, said)
 
 
 # ---------------------------------------------------------------- factory

@@ -79,9 +79,7 @@ def replace_rows(rows: Tensor, index: Tensor, new: Tensor, total: Tensor) -> Non
     rows.index_copy_(0, index, new)
 
 
-def dual_step(
-    rules: Rules, master: Master, reports: list[Report], rates: Rates
-) -> Array:
+def dual_step(rules: Rules, master: Master, reports: list[Report], rates: Rates) -> Array:
     """The new losses, then (13) and (14) or their simplex form. Returns the old lam."""
     limits, A = rules.preset.limits, master.planes
     told = [r for r in reports if "loss" in r.scalars]
