@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from aspire import sites
-from aspire.core import equations, planes
+from aspire.core import equations, planes, pull
 from aspire.core.presets import Auto
 from aspire.core.schedules import Constants, Preset
 from aspire.methods.aspire_state import (
@@ -25,7 +25,6 @@ from aspire.methods.aspire_state import (
     Rules,
     admit,
     enter_rows,
-    expect_pull,
     leave,
     objection,
     probe_task,
@@ -42,7 +41,6 @@ from aspire.methods.worker import (
     checked_step,
     columns,
     held,
-    lengths,
     loss_is_due,
     probes,
 )
@@ -73,7 +71,6 @@ class Habits:
     limit: float  # a1
     power: int  # power iterations in a probe
     checks: bool  # see now and then whether the step is not too long
-    slope: bool  # tell |grad f_j|, which the bound on the pull needs
 
 
 def work(
@@ -110,9 +107,6 @@ def step_rows(items: Sequence[Item], habits: Habits) -> list[tuple[Tensor | None
             w, gradient, v, pi=pi, kappa=kappa, rate=rate, limit=habits.limit
         )  # fmt: skip
     said: list[dict[str, float]] = [{"gradients": float(K)} for _ in tasks]
-    if habits.slope:
-        for row, slope in enumerate(lengths(gradient)[:, 0].tolist()):
-            said[row]["slope"] = slope
     due = [r for r, n in enumerate(draws) if habits.checks and check_is_due((n - 1) // K)]
     if due:
         last = [draws[r] + K - 1 for r in due]
@@ -150,6 +144,7 @@ def aspire(
     plane_iterations: int | None = None,
     preset: Preset | None = None,
     pull_bound: float | None = None,
+    coordinate_bound: float | None = None,
 ) -> Method:
     """The method as a value; what it needs of the sites it learns in `init`.
 
@@ -161,6 +156,7 @@ def aspire(
     max_planes        M; None: unbounded
     plane_iterations  T_1; None: planes are revised to the end
     pull_bound        limit on one worker's pull, in medians; None: off, as in the paper
+    coordinate_bound  the same in every coordinate, see core.pull; None: off
     """
     preset = Auto() if preset is None else preset
     counts = {"quorum": quorum, "staleness": staleness, "local_steps": local_steps}
@@ -168,23 +164,23 @@ def aspire(
     for name, value in counts.items():
         if value is not None and (value != int(value) or value < 1):
             raise ValueError(f"{name}={value}: expected a whole number of at least 1")
-    if pull_bound is not None and not pull_bound > 0:
-        raise ValueError(f"pull_bound={pull_bound}: expected a positive number or None")
+    bounds = {"pull_bound": pull_bound, "coordinate_bound": coordinate_bound}
+    for name, bound in bounds.items():
+        if bound is not None and not bound > 0:
+            raise ValueError(f"{name}={bound}: expected a positive number or None")
     rules = Rules(
         uncertainty, quorum, staleness, local_steps, drop, max_planes, plane_iterations, preset,
-        pull_bound,
+        pull_bound, coordinate_bound,
     )  # fmt: skip
     habits = Habits(
         local_steps=local_steps,
         limit=preset.limits.a1,
-        power=max(preset.power, 0 if pull_bound is None else 1),  # the bound needs |grad f_j|
+        power=max(preset.power, int(rules.bounded)),  # the bound needs |grad f_j|
         checks=preset.checks,
-        slope=pull_bound is not None,
     )
     return Method(
         name="aspire",
-        settings={"uncertainty": uncertainty, **counts, "drop": drop, "preset": preset}
-        | {"pull_bound": pull_bound},
+        settings={"uncertainty": uncertainty, **counts, "drop": drop, "preset": preset} | bounds,
         init=partial(init, rules),
         work=partial(work, habits=habits),
         work_many=partial(work_many, habits=habits),
@@ -214,7 +210,8 @@ def init(rules: Rules, facts: Facts, seed: int) -> tuple[Master, list[Task]]:
         curvature=np.full(n, np.nan), slope=nothing.copy(), prior=everybody.nominal(),
         present=np.zeros(n, dtype=bool), last=np.full(n, -1), task=np.full(n, -1),
         probing=np.zeros(n, dtype=bool), draws=np.zeros(n, dtype=np.int64),
-        distance=nothing.copy(), upper=nothing.copy(), uncertainty=everybody,
+        upper=nothing.copy(), uncertainty=everybody,
+        pulls=pull.nothing(n, rows[0], coordinates=rules.coordinate_bound is not None),
     )  # fmt: skip
     first = range(n) if facts.present is None else facts.present
     return master, [probe_task(master, j) for j in first]
@@ -261,7 +258,7 @@ def receive(
     master.draws[j] += 1
     master.f[j] = report.scalars["loss"]
     master.curvature[j] = report.scalars.get("curvature", 0.0)
-    master.slope[j] = report.scalars.get("slope", 0.0)
+    master.slope[j] = master.pulls.length[j] = report.scalars.get("slope", 0.0)
     if master.started:
         admit(rules, master, j, infos)
         tasks.extend(step_tasks(rules, master, np.array([j]), fresh=True))
@@ -280,7 +277,6 @@ def start(rules: Rules, master: Master, tasks: list[Task], infos: list[Info]) ->
     rates = rates_of(rules, master, min(rules.quorum, master.n))
     h = float(master.planes.F[0]) - rates.c1
     master.h = h if rules.preset.simplex else min(max(h, 0.0), rules.preset.limits.a2)
-    expect_pull(rules, master, np.flatnonzero(master.present))
     infos.append(Noted(0, f"started: {_readable(master.constants)}"))
     tasks.extend(step_tasks(rules, master, np.flatnonzero(master.present), fresh=True))
 

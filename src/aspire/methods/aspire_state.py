@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from aspire.core import planes
+from aspire.core import planes, pull
 from aspire.core.schedules import Constants, Member, Preset, Rates, Scale
 from aspire.sets import CDNorm, UncertaintySet
 from aspire.types import Array, Event, Info, Joined, Left, Noted, Report, Task
@@ -29,6 +29,11 @@ class Rules:
     plane_iterations: int | None
     preset: Preset
     pull_bound: float | None
+    coordinate_bound: float | None
+
+    @property
+    def bounded(self) -> bool:
+        return self.pull_bound is not None or self.coordinate_bound is not None
 
 
 @dataclass
@@ -53,8 +58,8 @@ class Master:
     task: NDArray[np.int64]  # id of the task in j's hands, -1: none
     probing: NDArray[np.bool_]
     draws: NDArray[np.int64]  # batches that j has drawn
-    distance: Array  # last |w_j - z|, for the bound on the pull
-    upper: Array  # u_j of the present, for the same
+    upper: Array  # u_j of the present
+    pulls: pull.Pulls
     uncertainty: UncertaintySet  # over the present workers
     constants: Constants = field(default_factory=dict)
     pending: dict[int, Report] = field(default_factory=dict)
@@ -165,7 +170,6 @@ def admit(rules: Rules, master: Master, j: int, infos: list[Info]) -> None:
         )  # fmt: skip
     else:
         master.planes = planes.only(master.prior, master.f)
-    expect_pull(rules, master, np.array([j]))
     raise_kappa(rules, master, j, infos)
 
 
@@ -177,6 +181,7 @@ def leave(rules: Rules, master: Master, j: int) -> None:
     if not master.present[j]:
         return
     master.present[j] = False
+    pull.forget(master.pulls, j)
     master.sum_w -= master.w[j].double()
     master.sum_phi -= master.phi[j].double()
     master.f[j] = 0.0
@@ -191,12 +196,6 @@ def leave(rules: Rules, master: Master, j: int) -> None:
             master.planes, master.present, master.uncertainty, master.f,
             simplex=rules.preset.simplex,
         )  # fmt: skip
-
-
-def expect_pull(rules: Rules, master: Master, workers: NDArray[np.int64]) -> None:
-    """Before the first report: |w_j - z| as the gradient at z suggests it."""
-    rates = [worker_rate(rules, master, int(j)) for j in workers]
-    master.distance[workers] = rates * master.prior[workers] * master.slope[workers]
 
 
 def raise_kappa(rules: Rules, master: Master, j: int, infos: list[Info]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -21,6 +22,8 @@ from aspire.methods.aspire_state import (
     worker_rate,
 )
 from aspire.types import Array, Info, Noted, Report, Stepped, Task
+
+TINY = float(np.finfo(np.float64).tiny)
 
 
 def quorum_met(rules: Rules, master: Master) -> bool:
@@ -41,9 +44,9 @@ def step(rules: Rules, master: Master, tasks: list[Task], infos: list[Info]) -> 
     workers = np.array(members, dtype=np.int64)
     index = torch.from_numpy(workers).to(master.w.device)
     rates, limits = rates_of(rules, master, len(workers)), rules.preset.limits
-    w, far = torch.stack([report.vectors["w"] for report in reports]), None
-    if rules.pull_bound is not None:
-        far = put_back(rules.pull_bound, master, workers, w, infos)
+    w, held = torch.stack([report.vectors["w"] for report in reports]), None
+    if rules.bounded:
+        w, held = held_back(rules, master, workers, w, infos)
     replace_rows(master.w, index, w, master.sum_w)
     master.z = equations.z_step(
         master.z, master.sum_phi, master.sum_w,
@@ -53,9 +56,8 @@ def step(rules: Rules, master: Master, tasks: list[Task], infos: list[Info]) -> 
     learn_scale(master, reports)
     z, old = master.z.to(w.dtype), master.phi.index_select(0, index)
     phi = equations.phi_step(old, z, w, c2=rates.c2, rate=rates.rho2, limit=limits.a4)
-    if far is not None and rules.pull_bound is not None:
-        phi = bounded_phi(master, workers, phi, rules.pull_bound)
-        phi[torch.from_numpy(far).to(phi.device)] = 0.0
+    if held is not None:
+        phi = held.on(phi)
     replace_rows(master.phi, index, phi, master.sum_phi)
     share = rules.preset.averaging(master.t)
     master.average = master.z if share >= 1 else master.average.lerp(master.z, share)
@@ -66,7 +68,7 @@ def step(rules: Rules, master: Master, tasks: list[Task], infos: list[Info]) -> 
     master.pending = {}
     if master.t % max(1000, 10 * len(master.f)) == 0:
         rebuild_sums(master)
-    tasks.extend(step_tasks(rules, master, workers, resend=far))
+    tasks.extend(step_tasks(rules, master, workers, resend=None if held is None else held.moved))
 
 
 def replace_rows(rows: Tensor, index: Tensor, new: Tensor, total: Tensor) -> None:
@@ -100,12 +102,9 @@ def dual_step(rules: Rules, master: Master, reports: list[Report], rates: Rates)
 
 
 def learn_scale(master: Master, reports: list[Report]) -> None:
-    """A steeper L_j than was known, at most 10 medians, counts from now on; so does |grad|."""
+    """A steeper L_j than was known, at most 10 medians, counts from now on."""
     for report in reports:
-        j, said = report.worker, report.scalars
-        if "slope" in said:
-            master.slope[j] = said["slope"]
-        found = said.get("curvature", 0.0)
+        j, found = report.worker, report.scalars.get("curvature", 0.0)
         if found and found > master.curvature[j]:
             most = 10.0 * float(np.median(master.curvature[master.present]))
             master.curvature[j] = max(float(master.curvature[j]), min(found, most))
@@ -129,23 +128,45 @@ def revise_planes(rules: Rules, master: Master, lam_before: Array, infos: list[I
         infos.append(Noted(master.t, f"planes {before} -> {len(master.planes)}"))
 
 
-def put_back(
-    factor: float, master: Master, workers: NDArray[np.int64], w: Tensor, infos: list[Info]
-) -> NDArray[np.bool_]:
-    """Whose w_j lies too far from z to be believed; its row of `w` becomes z."""
-    most = factor * float(np.median(master.distance[master.present]))
-    master.distance[workers] = pull.norms(w.double() - master.z)
-    far: NDArray[np.bool_] = master.distance[workers] > most
+@dataclass(frozen=True)
+class Held:
+    """What the bounds on the pull made of a step's reports."""
+
+    far: Tensor  # put back to w = z, phi = 0
+    most: Tensor | None  # |phi_j| in every coordinate
+    moved: NDArray[np.bool_]  # whose w_j is no longer the worker's own
+
+    def on(self, phi: Tensor) -> Tensor:
+        phi = phi if self.most is None else pull.within(phi, self.most)
+        return phi.masked_fill_(self.far[:, None], 0.0)
+
+
+def held_back(
+    rules: Rules, master: Master, workers: NDArray[np.int64], w: Tensor, infos: list[Info]
+) -> tuple[Tensor, Held]:
+    """The reported rows within the bounds of core.pull, and what was done to them."""
+    pulls, kappa, z = master.pulls, master.constants["kappa"], master.z.to(w.dtype)
+    index, told = torch.from_numpy(workers).to(w.device), w
+    gradients = pull.implied(
+        master.w.index_select(0, index), w, master.phi.index_select(0, index), z, kappa=kappa,
+        rate=pull.column(pulls.rate[workers], w), weight=pull.column(pulls.weight[workers], w),
+        steps=rules.local_steps,
+    )  # fmt: skip
+    far, most = np.zeros(len(workers), dtype=bool), None
+    if rules.pull_bound is not None:
+        far = pull.too_strong(pulls, workers, gradients, master.present, rules.pull_bound)
+    if rules.coordinate_bound is not None:
+        pull.learn(pulls, workers, gradients)
+        if master.t % pull.REFRESH == 0 or not len(pulls.median):
+            pull.refresh(pulls, master.n)
+        if len(pulls.median):
+            most = pull.column(rules.coordinate_bound * master.upper[workers], w) * pulls.median
+            w = z + pull.within(w - z, most / kappa)
     if far.any():
-        w[torch.from_numpy(far).to(w.device)] = master.z.to(w.dtype)
-        infos.append(Noted(master.t, f"far from z, put back: workers {workers[far]}"))
-    return far
-
-
-def bounded_phi(master: Master, workers: NDArray[np.int64], phi: Tensor, factor: float) -> Tensor:
-    """|phi_j| <= factor u_j times the median gradient norm."""
-    most = factor * float(np.median(master.slope[master.present]))
-    return pull.shortened(phi, most * master.upper[workers])
+        w[torch.from_numpy(far).to(w.device)] = z
+        infos.append(Noted(master.t, f"pulls too hard, put back: workers {workers[far]}"))
+    moved = far if most is None else (w != told).any(1).cpu().numpy()
+    return w, Held(torch.from_numpy(far).to(w.device), most, moved)
 
 
 def step_tasks(
@@ -167,6 +188,9 @@ def step_tasks(
         if fresh or (resend is not None and resend[row]):
             vectors["w"] = master.w[j].clone()
         rate = worker_rate(rules, master, j, pi[row])
+        if rules.bounded:
+            master.pulls.rate[j] = rate
+            master.pulls.weight[j] = max(pi[row], 0.1 * float(master.upper[j]), TINY)
         scalars = {"pi": pi[row], "kappa": kappa, "rate": rate}
         tasks.append(issue(master, j, "step", vectors, scalars))
     return tasks
