@@ -35,6 +35,7 @@ def replay_events(
     for record in events:
         for task in tasks:
             desk.hand(task)
+        desk.begin_if_many(evaluate)
         j = record["worker"]
         event: Event
         if record["event"] == "report":
@@ -43,7 +44,7 @@ def replay_events(
             event = desk.report(j, evaluate)
         else:
             event = Left(j) if record["event"] == "left" else Joined(j)
-            desk.forget(j)
+            desk.forget(j, evaluate)
         _compare(record, event)
         master, tasks, _ = method.absorb(master, [event])
     return master
