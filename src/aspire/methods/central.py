@@ -21,6 +21,7 @@ from aspire.core import equations, planes, stationarity
 from aspire.core.presets import Auto
 from aspire.core.schedules import Constants, Preset, Scale
 from aspire.methods.descent import alone, answers, gradient_rows
+from aspire.methods.state import finite
 from aspire.sets import CDNorm, UncertaintySet
 from aspire.types import (
     Array,
@@ -229,10 +230,7 @@ def objection(master: Master, event: Event) -> str | None:
         return f"worker {event.worker} reports no loss"
     g = event.vectors.get("g")
     if master.constants and (
-        g is None
-        or g.shape != master.w.shape
-        or g.dtype != master.like.dtype
-        or not bool(torch.isfinite(g).all())
+        g is None or g.shape != master.w.shape or g.dtype != master.like.dtype or not finite(g)
     ):
         return f"worker {event.worker} reports a gradient that is not {len(master.w)} numbers"
     return None
