@@ -117,7 +117,8 @@ def step(master: Master, reports: list[Report], a: float) -> None:
 def shortened(master: Master, reports: list[Report], V: Tensor, T: float) -> Tensor:
     """V with |T V/u| at most the longest last known gradient of a present worker."""
     for report in reports:
-        master.slope[report.worker] = float(torch.linalg.vector_norm(report.vectors["g"].double()))
+        norm = torch.linalg.vector_norm(report.vectors["g"], dtype=torch.float64)
+        master.slope[report.worker] = float(norm)
     most = float(master.slope[master.present].max()) * master.u / T
     length = float(torch.linalg.vector_norm(V))
     return V if length <= most else V * (most / length)

@@ -66,10 +66,10 @@ def drawn(tasks: Sequence[Task]) -> list[int]:
 
 def descend(tasks: Sequence[Task], locals_: Sequence[Local], steps: int) -> list[Tensor]:
     """The rows after each of `steps` steps w_j <- w_j - rate grad f_j(w_j), on fresh batches."""
-    w, path = points(tasks), []
+    w, draws, path = points(tasks), drawn(tasks), []
     (rate,) = columns(tasks, ("rate",), w)
     for k in range(steps):
-        w = w - rate * sites.gradients(locals_, w, [n + k for n in drawn(tasks)])
+        w = w - rate * sites.gradients(locals_, w, [n + k for n in draws])
         path.append(w)
     return path
 
