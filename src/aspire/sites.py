@@ -157,7 +157,7 @@ class Site:
                 output = self.objective.output(w, inputs, targets)
                 if not classifies(output, targets):
                     return None
-                right += int((output.argmax(1) == targets).sum())
+                right += int((output.max(1).indices == targets).sum())  # argmax: 10 times slower
         return right / part.size
 
 

@@ -88,12 +88,7 @@ def run(cell: Cell, data: str | None) -> dict[str, Any]:
 
 def trained(cell: Cell, data: str | None) -> dict[str, Any]:
     """Train and score; a run that cannot go on counts as accuracy 0 and says why."""
-    job, inputs = job_of(cell, data)
-    early = cell.delays == SPREAD
-    watch = scores.Watch(
-        job, cell.budget, cell.points, full=cell.full, early=early, triggered=inputs
-    )
-    found = watch.carry_out()
+    found = watch_of(cell, *job_of(cell, data)).carry_out()
     return {**found, "evaluated_on": "validation"} if cell.validation else found
 
 
@@ -104,12 +99,16 @@ def best_alone(cell: Cell, data: str | None) -> dict[str, Any]:
     """
     n = len(federation(cell, data).sites)
     one = replace(cell, budget=cell.budget // n, points=max(2, cell.points // n))
-    runs = [trained(replace(one, settings={**cell.settings, "site": j}), data) for j in range(n)]
+    settings = [{**cell.settings, "site": j} for j in range(n)]
+    job, _ = job_of(replace(one, settings=settings[0]), data)
+    jobs = [replace(job, method=choices.make(cell.maker, n, own)) for own in settings]
+    runs = scores.abreast([watch_of(one, job) for job in jobs])
     best = max(range(n), key=lambda j: (runs[j]["worst_accuracy"], runs[j]["mean_accuracy"]))
     names = ("worst_accuracy", "mean_accuracy", "std_accuracy", "worst_loss", "worker_gradients")
     alone = [{"site": j, **{name: runs[j][name] for name in names}} for j in range(n)]
     spent = {name: sum(run[name] for run in runs) for name in ("worker_gradients", "sample_passes")}
-    return {**runs[best], **spent, "alone": alone}
+    found = {**runs[best], **spent, "alone": alone}
+    return {**found, "evaluated_on": "validation"} if cell.validation else found
 
 
 # ---------------------------------------------------------------- pieces
@@ -137,6 +136,17 @@ def job_of(cell: Cell, data: str | None) -> tuple[Job, torch.Tensor | None]:
         job = replace(job, problem=attack.corrupted(job.problem, cell.attack))
     backdoor = cell.attack == attack.BACKDOOR
     return job, attack.triggered(fed) if backdoor else None
+
+
+def watch_of(cell: Cell, job: Job, triggered: torch.Tensor | None = None) -> scores.Watch:
+    return scores.Watch(
+        job,
+        cell.budget,
+        cell.points,
+        full=cell.full,
+        early=cell.delays == SPREAD,
+        triggered=triggered,
+    )
 
 
 def federation(cell: Cell, data: str | None) -> Federation:

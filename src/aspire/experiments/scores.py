@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +15,7 @@ from aspire.experiments import attack
 from aspire.runtimes import simulator
 from aspire.runtimes.delays import LogNormal
 from aspire.train import Job, Run, evaluate
+from aspire.types import Task
 
 COLUMNS = ("t", "time", "gradients", "worst_accuracy", "worst_loss", "accuracies", "losses")
 DIGITS = 5  # of what is in the history
@@ -35,6 +37,8 @@ class Watch:
     early: bool = False
     triggered: Tensor | None = None
     history: list[dict[str, Any]] = field(default_factory=list)
+    stopped: str = ""  # why the run could not go on
+    seconds: float = 0.0
 
     def __post_init__(self) -> None:
         low = min(self.budget, 14 * len(self.job.problem.sites))  # the probes take 13 each
@@ -48,20 +52,33 @@ class Watch:
         self.honest = len(names) - int(names[-1] == attack.EXTRA)
 
     def carry_out(self) -> dict[str, Any]:
-        began, stopped = time.perf_counter(), None
         simulation = self.job.begin()
+        self.go(simulation)
+        return self.found(simulation)
+
+    def go(
+        self, simulation: simulator.Simulation, pause: Callable[..., Any] = lambda simulation: False
+    ) -> bool:
+        """On to the end, or until `pause`; True: it is not over yet."""
+        began, done = time.perf_counter(), self.job.done
         try:
-            simulator.run(simulation, self.job.done, on_step=self.look)
-            if not self.history or self.history[-1]["t"] != simulation.master.t:
+            simulator.run(simulation, lambda s: done(s) or bool(pause(s)), on_step=self.look)
+            over = done(simulation)
+            if over and (not self.history or self.history[-1]["t"] != simulation.master.t):
                 self.history.append(self.line(simulation))
         except simulator.Stopped as reason:
-            stopped = str(reason)
+            self.stopped, over = str(reason), True
             self.history.append(self.lost(simulation))
-        run = self.run_of(simulation, time.perf_counter() - began)
+        self.seconds += time.perf_counter() - began
+        return not over
+
+    def found(self, simulation: simulator.Simulation) -> dict[str, Any]:
+        """What is known at the end."""
+        run = self.run_of(simulation, self.seconds)
         found = {**run.result(), "constants": dict(simulation.master.constants)}
         found["history"] = self.columns()
-        if stopped:
-            found |= {"stopped": stopped, "worst_loss": None}
+        if self.stopped:
+            found |= {"stopped": self.stopped, "worst_loss": None}
         for name in ("attack_success", "extra_weight", "gap"):
             if name in self.history[-1]:
                 found[name] = self.history[-1][name]
@@ -129,6 +146,26 @@ class Watch:
         wanted = [*COLUMNS, "weights", "planes", "attack_success", "extra_weight", "gap"]
         names = [name for name in wanted if any(name in line for line in self.history)]
         return {name: [_short(line.get(name)) for line in self.history] for name in names}
+
+
+def abreast(watches: Sequence[Watch]) -> list[dict[str, Any]]:
+    """Carry out runs that know nothing of each other, on one problem and with one kind of worker
+    that remembers nothing: the tasks of all of them are evaluated in the same calls."""
+    runs = [(watch, watch.job.begin()) for watch in watches]
+    evaluate, live = runs[0][1].evaluate, runs
+    while live:
+        open_ = [(simulation.desk, task) for _, simulation in live for task in unknown(simulation)]
+        results = evaluate([task for _, task in open_], {})
+        for (desk, task), result in zip(open_, results, strict=True):
+            desk.known[task.worker] = result
+        live = [(watch, simulation) for watch, simulation in live if watch.go(simulation, unknown)]
+    return [watch.found(simulation) for watch, simulation in runs]
+
+
+def unknown(simulation: simulator.Simulation) -> list[Task]:
+    """Tasks in flight whose results are not computed yet."""
+    desk = simulation.desk
+    return [task for j, task in desk.hands.items() if j not in desk.known]
 
 
 def _short(value: Any) -> Any:

@@ -8,16 +8,18 @@ exp((f_j - c)/T), c the largest known loss; u and V are rescaled when c changes.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from aspire import sites
 from aspire.methods import arguments, state
-from aspire.methods.descent import cost
+from aspire.methods.descent import cost, drawn, points
 from aspire.methods.state import Ask, Indices, Kind, Mask, State
-from aspire.methods.worker import loss_is_due, probe
+from aspire.methods.worker import loss_is_due
 from aspire.types import Array, Local, Report, Task
 
 KINDS = {
@@ -29,24 +31,27 @@ SLACK = 50.0  # c falls by at most this many T in one step, so that no rescaling
 # ---------------------------------------------------------------- worker
 
 
-def work(worker: None, task: Task, local: Local, *, power: int) -> tuple[None, Report]:
+def rows(tasks: Sequence[Task], locals_: Sequence[Local]) -> list[Report]:
     """The gradient at w; for a 'difference' also at the w before, on the same batch.
 
     The losses there, when they are due.
     """
-    if task.kind == "probe":
-        return None, probe(task, local, power)
-    draw = int(task.scalars["draws"])
-    points = {"": task.vectors["w"]}
-    if task.kind == "difference":
-        points["_before"] = task.vectors["before"]
-    vectors = {f"g{when}": local.gradient(w, draw) for when, w in points.items()}
-    losses = {}
-    if loss_is_due(local, draw, 1):
-        losses = {f"loss{when}": local.loss(w) for when, w in points.items()}
-    numbers = losses | cost(local, gradients=len(vectors), losses=len(losses))
-    return None, Report(task.worker, task.id, vectors, numbers)
+    names = {"": "w"} if tasks[0].kind == "checkpoint" else {"": "w", "_before": "before"}
+    w = torch.cat([points(tasks, name) for name in names.values()])
+    found = sites.gradients([*locals_] * len(names), w, drawn(tasks) * len(names))
+    found = found.unflatten(0, (len(names), len(tasks)))
+    made = []
+    for r, (task, local) in enumerate(zip(tasks, locals_, strict=True)):
+        vectors = {f"g{when}": found[i, r] for i, when in enumerate(names)}
+        losses = {}
+        if loss_is_due(local, int(task.scalars["draws"]), 1):
+            losses = {f"loss{when}": local.loss(task.vectors[v]) for when, v in names.items()}
+        numbers = losses | cost(local, gradients=len(names), losses=len(losses))
+        made.append(Report(task.worker, task.id, vectors, numbers))
+    return made
 
+
+ROWS = {"checkpoint": rows, "difference": rows}
 
 # ---------------------------------------------------------------- master
 
@@ -112,7 +117,8 @@ def step(master: Master, reports: list[Report], a: float) -> None:
 def shortened(master: Master, reports: list[Report], V: Tensor, T: float) -> Tensor:
     """V with |T V/u| at most the longest last known gradient of a present worker."""
     for report in reports:
-        master.slope[report.worker] = float(torch.linalg.vector_norm(report.vectors["g"].double()))
+        norm = torch.linalg.vector_norm(report.vectors["g"], dtype=torch.float64)
+        master.slope[report.worker] = float(norm)
     most = float(master.slope[master.present].max()) * master.u / T
     length = float(torch.linalg.vector_norm(V))
     return V if length <= most else V * (most / length)
@@ -138,10 +144,7 @@ def value(
 
     Where no loss was due, the last known one stands for both points.
     """
-    u, V = 0.0, torch.zeros_like(master.w)
-    for s, report in zip(share, reports, strict=True):
-        f = report.scalars.get(f"loss{when}", float(master.f[report.worker]))
-        g = float(s) * math.exp((f - master.c) / T)
-        u += g
-        V += g / T * report.vectors[f"g{when}"].double()
-    return u, V
+    f = np.array([r.scalars.get(f"loss{when}", master.f[r.worker]) for r in reports])
+    g = share * np.exp((f - master.c) / T)
+    slopes = torch.stack([r.vectors[f"g{when}"] for r in reports]).double()
+    return float(g.sum()), torch.from_numpy(g / T).to(slopes.device) @ slopes
