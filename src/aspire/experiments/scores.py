@@ -152,20 +152,22 @@ def abreast(watches: Sequence[Watch]) -> list[dict[str, Any]]:
     """Carry out runs that know nothing of each other, on one problem and with one kind of worker
     that remembers nothing: the tasks of all of them are evaluated in the same calls."""
     runs = [(watch, watch.job.begin()) for watch in watches]
-    evaluate, live = runs[0][1].evaluate, runs
+    many, sites = watches[0].job.method.work_many, watches[0].job.problem.sites
+    assert many is not None
+    live = runs
     while live:
         open_ = [(simulation.desk, task) for _, simulation in live for task in unknown(simulation)]
-        results = evaluate([task for _, task in open_], {})
+        results = many([(None, task, sites[task.worker]) for _, task in open_])
         for (desk, task), result in zip(open_, results, strict=True):
+            del desk.waiting[task.worker]
             desk.known[task.worker] = result
         live = [(watch, simulation) for watch, simulation in live if watch.go(simulation, unknown)]
     return [watch.found(simulation) for watch, simulation in runs]
 
 
 def unknown(simulation: simulator.Simulation) -> list[Task]:
-    """Tasks in flight whose results are not computed yet."""
-    desk = simulation.desk
-    return [task for j, task in desk.hands.items() if j not in desk.known]
+    """Tasks in flight that nobody has begun on."""
+    return [simulation.desk.hands[j] for j in simulation.desk.waiting]
 
 
 def _short(value: Any) -> Any:
