@@ -1,4 +1,4 @@
-"""A run while it is watched: history at fixed numbers of worker gradients, and the last scores."""
+"""A run while it is watched: history at fixed gradients or times, and the last scores."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ class Watch:
     """Carries a job out and looks at it `points` times, evenly in worker gradients.
 
     full       evenly in their logarithm instead, with the squared stationarity gap
-    early      half of them evenly in the logarithm: a curve that rises fast at the start
+    horizon    the run ends at this virtual time; looks are evenly in it, half of them in its
+               logarithm: a curve that rises fast at the start
     triggered  stamped test samples: the last site is the attacker's and counts in no figure
     """
 
@@ -34,19 +35,20 @@ class Watch:
     budget: int
     points: int
     full: bool = False
-    early: bool = False
+    horizon: float | None = None
     triggered: Tensor | None = None
     history: list[dict[str, Any]] = field(default_factory=list)
     stopped: str = ""  # why the run could not go on
     seconds: float = 0.0
 
     def __post_init__(self) -> None:
-        low = min(self.budget, 14 * len(self.job.problem.sites))  # the probes take 13 each
-        count = self.points // 2 if self.early else self.points
-        even = self.budget * np.arange(1, count + 1) / count
-        steps = np.geomspace(low, self.budget, count) if self.full or self.early else even
-        if self.early:
-            steps = np.union1d(steps, even)
+        end = self.budget if self.horizon is None else self.horizon
+        low = min(end, 14 * len(self.job.problem.sites))  # the probes take 13 gradients each
+        count = self.points if self.horizon is None else self.points // 2
+        even, early = end * np.arange(1, count + 1) / count, np.geomspace(low, end, count)
+        steps = early if self.full else even
+        if self.horizon is not None:
+            steps = np.union1d(early, even)
         self.due = [float(step) for step in steps[:-1]]
         names = self.job.problem.names
         self.honest = len(names) - int(names[-1] == attack.EXTRA)
@@ -60,7 +62,7 @@ class Watch:
         self, simulation: simulator.Simulation, pause: Callable[..., Any] = lambda simulation: False
     ) -> bool:
         """On to the end, or until `pause`; True: it is not over yet."""
-        began, done = time.perf_counter(), self.job.done
+        began, done = time.perf_counter(), self.done
         try:
             simulator.run(simulation, lambda s: done(s) or bool(pause(s)), on_step=self.look)
             over = done(simulation)
@@ -71,6 +73,10 @@ class Watch:
             self.history.append(self.lost(simulation))
         self.seconds += time.perf_counter() - began
         return not over
+
+    def done(self, simulation: simulator.Simulation) -> bool:
+        late = self.horizon is not None and simulation.time >= self.horizon
+        return late or self.job.done(simulation)
 
     def found(self, simulation: simulator.Simulation) -> dict[str, Any]:
         """What is known at the end."""
@@ -85,9 +91,10 @@ class Watch:
         return found
 
     def look(self, simulation: simulator.Simulation) -> None:
-        if not self.due or simulation.gradients < self.due[0]:
+        now = simulation.gradients if self.horizon is None else simulation.time
+        if not self.due or now < self.due[0]:
             return
-        while self.due and simulation.gradients >= self.due[0]:
+        while self.due and now >= self.due[0]:
             self.due.pop(0)
         self.history.append(self.line(simulation))
 
