@@ -35,7 +35,7 @@ from aspire.methods.aspire_state import (
     weights,
     whole_set,
 )
-from aspire.methods.aspire_step import gap, quorum_met, step, step_tasks
+from aspire.methods.aspire_step import first_tasks, gap, quorum_met, step
 from aspire.methods.worker import (
     PASSES,
     check_is_due,
@@ -264,7 +264,7 @@ def receive(
     master.slope[j] = report.scalars.get("slope", 0.0)
     if master.started:
         admit(rules, master, j, infos)
-        tasks.extend(step_tasks(rules, master, np.array([j]), fresh=True))
+        tasks.extend(first_tasks(rules, master, np.array([j])))
     else:
         master.present[j] = True
 
@@ -282,7 +282,7 @@ def start(rules: Rules, master: Master, tasks: list[Task], infos: list[Info]) ->
     master.h = h if rules.preset.simplex else min(max(h, 0.0), rules.preset.limits.a2)
     expect_pull(rules, master, np.flatnonzero(master.present))
     infos.append(Noted(0, f"started: {_readable(master.constants)}"))
-    tasks.extend(step_tasks(rules, master, np.flatnonzero(master.present), fresh=True))
+    tasks.extend(first_tasks(rules, master, np.flatnonzero(master.present)))
 
 
 def _readable(constants: Constants) -> str:
