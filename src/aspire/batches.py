@@ -32,19 +32,19 @@ def _mix(x: Integers) -> Integers:
 
 def keys(seed: int, worker: int, n: int, purpose: int) -> tuple[int, int]:
     """Two 32-bit keys of the stream (seed, worker, n, purpose)."""
-    early, state, last = _stream(seed, worker, purpose)
-    for word in (_mix(n & _MASK), _mix(n >> 32 & _MASK) if n >> 32 else 0, last):
-        state = _mix((state + _WEYL ^ word) & _MASK)
+    early = state = _seed_state(seed, purpose)
+    for word in (worker, n, n >> 32, purpose):
+        state = _mix((state + _WEYL ^ _mix(word & _MASK)) & _MASK)
     return _mix((state + early) & _MASK), _mix(state ^ 0xB7E15162)
 
 
-@lru_cache(maxsize=2**17)
-def _stream(seed: int, worker: int, purpose: int) -> tuple[int, int, int]:
-    """What is the same for all n: the states after seed and worker, and the last word."""
-    early = 0x243F6A88 + purpose
+@lru_cache(maxsize=64)
+def _seed_state(seed: int, purpose: int) -> int:
+    """What the seed alone makes of the keys."""
+    state = 0x243F6A88 + purpose
     for word in (seed, seed >> 32):
-        early = _mix((early + _WEYL ^ _mix(word & _MASK)) & _MASK)
-    return early, _mix((early + _WEYL ^ _mix(worker & _MASK)) & _MASK), _mix(purpose)
+        state = _mix((state + _WEYL ^ _mix(word & _MASK)) & _MASK)
+    return state
 
 
 def _hash(counter: Integers, key: tuple[Any, Any]) -> Integers:

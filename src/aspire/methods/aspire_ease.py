@@ -34,7 +34,7 @@ from aspire.methods.aspire_state import (
     weights,
     whole_set,
 )
-from aspire.methods.aspire_step import gap, quorum_met, step, step_tasks
+from aspire.methods.aspire_step import first_tasks, gap, quorum_met, step
 from aspire.methods.worker import (
     PASSES,
     check_is_due,
@@ -261,7 +261,7 @@ def receive(
     master.slope[j] = master.pulls.length[j] = report.scalars.get("slope", 0.0)
     if master.started:
         admit(rules, master, j, infos)
-        tasks.extend(step_tasks(rules, master, np.array([j]), fresh=True))
+        tasks.extend(first_tasks(rules, master, np.array([j])))
     else:
         master.present[j] = True
 
@@ -278,7 +278,7 @@ def start(rules: Rules, master: Master, tasks: list[Task], infos: list[Info]) ->
     h = float(master.planes.F[0]) - rates.c1
     master.h = h if rules.preset.simplex else min(max(h, 0.0), rules.preset.limits.a2)
     infos.append(Noted(0, f"started: {_readable(master.constants)}"))
-    tasks.extend(step_tasks(rules, master, np.flatnonzero(master.present), fresh=True))
+    tasks.extend(first_tasks(rules, master, np.flatnonzero(master.present)))
 
 
 def _readable(constants: Constants) -> str:

@@ -47,7 +47,7 @@ def step(rules: Rules, master: Master, tasks: list[Task], infos: list[Info]) -> 
     w, held = torch.stack([report.vectors["w"] for report in reports]), None
     if rules.bounded:
         w, held = held_back(rules, master, workers, w, infos)
-    replace_rows(master.w, index, w, master.sum_w)
+    replace_rows(master.w, index, w, master.w.index_select(0, index), master.sum_w)
     master.z = equations.z_step(
         master.z, master.sum_phi, master.sum_w,
         n=master.n, kappa=master.constants["kappa"], rate=rates.eta_z, limit=limits.a1,
@@ -58,7 +58,7 @@ def step(rules: Rules, master: Master, tasks: list[Task], infos: list[Info]) -> 
     phi = equations.phi_step(old, z, w, c2=rates.c2, rate=rates.rho2, limit=limits.a4)
     if held is not None:
         phi = held.on(phi)
-    replace_rows(master.phi, index, phi, master.sum_phi)
+    replace_rows(master.phi, index, phi, old, master.sum_phi)
     share = rules.preset.averaging(master.t)
     master.average = master.z if share >= 1 else master.average.lerp(master.z, share)
     revise_planes(rules, master, lam_before, infos)
@@ -68,16 +68,16 @@ def step(rules: Rules, master: Master, tasks: list[Task], infos: list[Info]) -> 
     master.pending = {}
     if master.t % max(1000, 10 * len(master.f)) == 0:
         rebuild_sums(master)
-    tasks.extend(step_tasks(rules, master, workers, resend=None if held is None else held.moved))
+    moved = None if held is None else held.moved
+    tasks.extend(step_tasks(rules, master, workers, z, phi, resend=moved))
 
 
-def replace_rows(rows: Tensor, index: Tensor, new: Tensor, total: Tensor) -> None:
-    """rows[index] <- new, and `total` stays the sum of all rows.
+def replace_rows(rows: Tensor, index: Tensor, new: Tensor, old: Tensor, total: Tensor) -> None:
+    """rows[index] <- new where `old` was, and `total` stays the sum of all rows.
 
     Where a value changes by less than a factor of two its difference is exact in any precision.
     """
-    change = torch.sub(new, rows.index_select(0, index))
-    total += change.sum(0, dtype=total.dtype)
+    total += torch.sub(new, old).sum(0, dtype=total.dtype)
     rows.index_copy_(0, index, new)
 
 
@@ -173,14 +173,14 @@ def step_tasks(
     rules: Rules,
     master: Master,
     workers: NDArray[np.int64],
+    z: Tensor,
+    phi: Tensor,
     *,
     fresh: bool = False,
     resend: NDArray[np.bool_] | None = None,
 ) -> list[Task]:
     """v_j = phi_j + kappa z and pi_j; w_j too where the worker's own differs from ours."""
     kappa = master.constants["kappa"]
-    index = torch.from_numpy(workers).to(master.w.device)
-    phi, z = master.phi.index_select(0, index), master.z.to(master.phi.dtype)
     v, pi = torch.add(phi, z, alpha=kappa).unbind(0), master.planes.pi(workers).tolist()
     tasks = []
     for row, j in enumerate(workers.tolist()):
@@ -194,6 +194,13 @@ def step_tasks(
         scalars = {"pi": pi[row], "kappa": kappa, "rate": rate}
         tasks.append(issue(master, j, "step", vectors, scalars))
     return tasks
+
+
+def first_tasks(rules: Rules, master: Master, workers: NDArray[np.int64]) -> list[Task]:
+    """For workers that have just come: w_j = z and phi_j = 0."""
+    index = torch.from_numpy(workers).to(master.w.device)
+    z, phi = master.z.to(master.phi.dtype), master.phi.index_select(0, index)
+    return step_tasks(rules, master, workers, z, phi, fresh=True)
 
 
 def gap(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -25,8 +26,8 @@ def held(worker: Tensor | None, task: Task) -> Tensor:
 
 def columns(tasks: Sequence[Task], names: Sequence[str], like: Tensor) -> tuple[Tensor, ...]:
     """Numbers of many tasks, one column (R, 1) a name, to stand beside rows like `like`."""
-    table = [[task.scalars[name] for name in names] for task in tasks]
-    return torch.tensor(table, dtype=like.dtype, device=like.device).unsqueeze(2).unbind(1)
+    table = np.array([[[task.scalars[name]] for task in tasks] for name in names])
+    return torch.from_numpy(table).to(like).unbind(0)
 
 
 def probe(task: Task, local: Local, power: int) -> Report:
