@@ -92,26 +92,20 @@ def ask(master: Master, kind: str, workers: Indices, counts: Array) -> Ask:
 def step(master: Master, reports: list[Report], a: float) -> None:
     """u <- g(w) + (1 - a)(u - g(w_before)), V likewise; w <- w - eta T V/u.
 
-    g is the mean over the reports, by counts. a = 1 forgets the past: a checkpoint. Differences of
-    exponentials can leave the range of what they estimate, so u stays above half of what the last
-    known losses say, and T V/u, a mean of gradients, is no longer than the longest of them.
+    a = 1 forgets the past: a checkpoint. Differences of exponentials can leave the range of what
+    they estimate, so u stays above half of what the last known losses say, and T V/u, a mean of
+    gradients, is no longer than the longest of them.
     """
     T = master.constants["temperature"]
     shift(master, reports, T)
-    share = master.counts[[r.worker for r in reports]]
-    share = share / share.sum()
-    u, V = value(master, reports, share, T, "")
-    if a < 1:
-        u_before, V_before = value(master, reports, share, T, "_before")
-        u += (1.0 - a) * (master.u - u_before)
-        V += (1.0 - a) * (master.V - V_before)
+    u, V = estimate(master, reports, T, 1.0 - a)
     pull = state.restricted(master.prior, master.present)
     pull[pull > 0] *= np.exp((master.f[pull > 0] - master.c) / T)
     known = float(pull.sum())
     master.weights = pull / known
     master.u, master.before = max(u, 0.5 * known), master.w
     master.V = shortened(master, reports, V, T)
-    master.w = master.w - master.constants["rate"] * T / master.u * master.V
+    master.w = master.w.sub(master.V, alpha=master.constants["rate"] * T / master.u)
 
 
 def shortened(master: Master, reports: list[Report], V: Tensor, T: float) -> Tensor:
@@ -137,14 +131,28 @@ def shift(master: Master, reports: list[Report], T: float) -> None:
     master.c = c
 
 
-def value(
-    master: Master, reports: list[Report], share: Array, T: float, when: str
-) -> tuple[float, Tensor]:
-    """g = sum_i s_i exp((f_i - c)/T) and its gradient sum_i s_i exp((f_i - c)/T) grad f_i / T.
+def estimate(master: Master, reports: list[Report], T: float, keep: float) -> tuple[float, Tensor]:
+    """u <- g(w) + keep (u - g(w_before)), V likewise; the g are means over the reports, by counts.
 
-    Where no loss was due, the last known one stands for both points.
+    V is formed in one product, V <- keep V + sum_i k_i grad f_i(w)/T - keep k'_i grad f_i(w')/T
+    with k_i = s_i exp((f_i - c)/T) and w' the w before.
     """
+    k = kernels(master, reports, T, "")
+    u, rows = float(k.sum()), [r.vectors["g"] for r in reports]
+    if keep:
+        before = keep * kernels(master, reports, T, "_before")
+        u += keep * master.u - float(before.sum())
+        rows += [r.vectors["g_before"] for r in reports]
+        k = np.concatenate([k, -before])
+    slopes = torch.stack(rows).double()
+    V = torch.from_numpy(k / T).to(slopes.device) @ slopes
+    return u, V.add_(master.V, alpha=keep) if keep else V
+
+
+def kernels(master: Master, reports: list[Report], T: float, when: str) -> Array:
+    """s_i exp((f_i - c)/T); where no loss was due, the last known one stands for both points."""
+    at = [r.worker for r in reports]
     f = np.array([r.scalars.get(f"loss{when}", master.f[r.worker]) for r in reports])
-    g = share * np.exp((f - master.c) / T)
-    slopes = torch.stack([r.vectors[f"g{when}"] for r in reports]).double()
-    return float(g.sum()), torch.from_numpy(g / T).to(slopes.device) @ slopes
+    share = master.counts[at] / master.counts[at].sum()
+    k: Array = share * np.exp((f - master.c) / T)
+    return k

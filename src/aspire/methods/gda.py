@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from aspire.methods import arguments, rounds, state
 from aspire.methods.descent import GRADIENT, gradient_rows, weighted_gradient
@@ -40,6 +41,7 @@ def gda(
     return rounds.method("gda", {"uncertainty": uncertainty, **settings}, rules, kinds)
 
 
+@lru_cache(maxsize=16)
 def base(uncertainty: UncertaintySet | None, n: int) -> UncertaintySet:
     """The set over all n sites."""
     return (uncertainty or CDNorm(radius=1.0 / n, budget=float(n))).for_sites(n)
