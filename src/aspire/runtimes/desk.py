@@ -27,14 +27,16 @@ class Evaluator:
     """Results of many tasks.
 
     exact    one task a call, so that a result cannot depend on what else was in flight
-    threads  calls that may run at the same time, where that is safe; no result depends on it
+    threads  how many may work at the same time, the caller's among them, where that is safe; no
+             result depends on it
     """
 
     def __init__(
         self, method: Method, problem: Problem, *, exact: bool = False, threads: int = 1
     ) -> None:
         self.method, self.problem, self.exact = method, problem, exact
-        self._threads = ThreadPoolExecutor(threads) if threads > 1 and problem.batched else None
+        aside = threads - 1 if problem.batched else 0
+        self._threads = ThreadPoolExecutor(aside) if aside > 0 else None
         self._flying: dict[int, tuple[Future[Results], int]] = {}  # by task: its call, its row
 
     @property
