@@ -3,8 +3,8 @@
 20 trials per method and data set, one seed, half the gradient budget. Trial 0 has the method's own
 defaults; trials 1 to 19 are drawn around it, seeded by (method, trial). A trial is scored by the
 worst site's accuracy on a tenth of each training part, of equal ones the one with the least Std.
-`TIMED` settings are the same trials'
-best by the mean of that accuracy over virtual time, for the experiment `time`.
+`TIMED` settings are the same trials' best by the mean of that accuracy over virtual time, for the
+experiment `time`.
 
 Where a default comes from the start-up probe (a step of 1/L), trial 0 tells its value, so that a
 factor means the same on every data set. A prior is drawn around the weights p_j that trial 0 ended
