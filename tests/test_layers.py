@@ -29,9 +29,12 @@ MAY_IMPORT["core"] = {"types", "sets"}
 MAY_IMPORT["methods"] = {"types", "batches", "sites", "problem", "sets", "core"}
 MAY_IMPORT["runtimes"] = MAY_IMPORT["methods"] | {"methods"}
 MAY_IMPORT["data"] = {"types"}  # beside runtimes
+MAY_IMPORT["clusters"] = MAY_IMPORT["runtimes"] | {"runtimes"}  # beside train
+MAY_IMPORT["federation"] = MAY_IMPORT["clusters"]
 MAY_IMPORT["train"] = MAY_IMPORT["runtimes"] | {"runtimes"}
+MAY_IMPORT["flower"] = MAY_IMPORT["train"] | {"train"}
 MAY_IMPORT["experiments"] = MAY_IMPORT["train"] | {"data", "train", "__init__"}
-MAY_IMPORT["cli"] = MAY_IMPORT["experiments"] | {"experiments"}
+MAY_IMPORT["cli"] = MAY_IMPORT["experiments"] | {"experiments", "clusters", "federation"}
 MAY_IMPORT["__main__"] = {"cli"}
 MAY_IMPORT["__init__"] = set(MAY_IMPORT)  # the front door shows what it likes
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +23,7 @@ class Problem:
 
     flat: Flat
     names: tuple[str, ...]
-    sites: tuple[Site, ...]
+    sites: tuple[Site, ...]  # None, by a cast, where the data is elsewhere: see `build`
 
     @property
     def evaluated_on(self) -> str:
@@ -46,8 +46,12 @@ def build(
     weight_decay: float = 0.0,
     device: str = "cpu",
     seed: int = 0,
+    elsewhere: bool = False,
 ) -> Problem:
-    """Check the model against the sites and put both together."""
+    """Check the model against the sites and put both together.
+
+    With `elsewhere` a site may be None: then another process has its data, and this one its name.
+    """
     if isinstance(loss, str):
         if loss not in LOSSES:
             raise ValueError(f"loss={loss!r}: expected one of {', '.join(LOSSES)}, or a callable")
@@ -61,18 +65,22 @@ def build(
         raise ValueError("sites is empty: expected at least one site")
     flat = Flat(model, device)
     objective = Objective(flat, loss, float(weight_decay))
-    parts = [_parts(data, device, f"site {name!r}") for name, data in named.items()]
-    pool, starts = pooled([train for train, _ in parts], objective)
-    made = []
-    for number, (name, (train, test)) in enumerate(zip(named, parts, strict=True)):
+    parts = {
+        (number, name): _parts(data, device, f"site {name!r}")
+        for number, (name, data) in enumerate(named.items())
+        if not (elsewhere and data is None)
+    }
+    pool, starts = pooled([train for train, _ in parts.values()], objective)
+    made = [cast(Site, None)] * len(named)
+    for start, ((number, name), (train, test)) in zip(starts, parts.items(), strict=True):
         sample = None
         if batch_size is not None and train.size > LOSS_SAMPLE:
             sample = batches.sample(seed, number, size=train.size, count=LOSS_SAMPLE).to(device)
         site = Site(
-            number, objective, train, test, batch_size, seed, sample, pool, starts[number]
+            number, objective, train, test, batch_size, seed, sample, pool, start
         )  # fmt: skip
         _try_out(site, f"site {name!r}")
-        made.append(site)
+        made[number] = site
     return Problem(flat, tuple(str(name) for name in named), tuple(made))
 
 

@@ -180,7 +180,7 @@ def pooled(parts: Sequence[Samples], objective: Objective) -> tuple[Pool | None,
     starts = [0, *np.cumsum([part.size for part in parts]).tolist()][:-1]
     pairs = [part.pair for part in parts if part.pair is not None]
     shapes = {(a.shape[1:], a.dtype, b.shape[1:], b.dtype) for a, b in pairs}
-    if len(pairs) < len(parts) or len(shapes) > 1:
+    if not pairs or len(pairs) < len(parts) or len(shapes) > 1:
         return None, starts
     if not objective.by_hand(objective.flat.start, *pairs[0]):
         return None, starts

@@ -137,6 +137,8 @@ class Method:
     gap(master, gradient, loss)-> float                   stationarity gap; None: not defined
     work_many(items)           -> list                    work on many (worker, task, local), each
                                                           as `work` up to rounding; None: no gain
+    whole(master, task)        -> task                    a task in a worker's hands with all that a
+                                                          new process needs; None: tasks are so
 
     `work` and `absorb` consume their state: the caller gives it up. `snapshot` copies one.
     """
@@ -154,3 +156,4 @@ class Method:
         | None
     ) = None
     work_many: Callable[[Sequence[Item]], list[tuple[Any, Report]]] | None = None
+    whole: Callable[[Any, Task], Task] | None = None

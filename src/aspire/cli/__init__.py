@@ -8,10 +8,12 @@ import click
 
 from aspire import __version__
 from aspire.cli.data import data_command
+from aspire.cli.federation import federation_command, server_command, site_command
 from aspire.cli.report import report_command
 from aspire.cli.reproduce import reproduce_command
 from aspire.cli.run import demo_command, replay_command, resume_command, train_command
 from aspire.cli.shared import Group
+from aspire.cli.status import status_command
 
 
 @click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"]})
@@ -25,5 +27,6 @@ def main(verbose: bool) -> None:
 
 
 COMMANDS = (demo_command, train_command, resume_command, replay_command, data_command)
-for command in (*COMMANDS, reproduce_command, report_command):
+FEDERATION = (federation_command, server_command, site_command)
+for command in (*COMMANDS, status_command, *FEDERATION, reproduce_command, report_command):
     main.add_command(command)

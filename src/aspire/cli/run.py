@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
-import importlib.util
-import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import click
-import torch
 
+from aspire.cli.engines import engine_named
 from aspire.cli.shared import Sentence, interruptible, progress_bar, stoppable
 from aspire.runtimes import rundir
 from aspire.runtimes.replay import Differs
-from aspire.train import Job, Run, prepare, replay, resume, train
+from aspire.train import Run, replay, resume, train
+from aspire.train.engines import PATIENCE, refuse_what_is_simulated, train_on
+from aspire.train.file import Source, crew_of, job_of, parts_of, read
 
 
 @click.command("train")
@@ -30,29 +28,51 @@ from aspire.train import Job, Run, prepare, replay, resume, train
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("--device", default="cpu", show_default=True)
 @click.option("--evaluate-every", type=int, help="Master steps between two lines of history.")
-@click.option("--log", default="full", show_default=True, help="full, digest or off.")
+@click.option("--pull-bound", type=float, help="Limit on one site's pull, in medians.")
+@click.option("--log", default="full", show_default=True, help="full, digest, off or vectors.")
 @click.option("--stationarity", is_flag=True, help="Compute the stationarity gap at the end.")
 @click.option("--out", type=click.Path(path_type=Path), help="A new folder for the run.")
 @click.option("--checkpoint-seconds", type=float, default=60.0, show_default=True)
+@click.option("--tensorboard", is_flag=True, help="Write the history to OUT/tensorboard as well.")
+@click.option("--engine", "where", default="simulator", show_default=True, help="simulator or ray.")
+@click.option("--address", help="Of a Ray cluster: auto, HOST:PORT or ray://HOST:PORT.")
+@click.option("--num-gpus", type=float, default=0.0, help="Of each site's Ray actor.")
+@click.option(
+    "--patience", type=float, default=PATIENCE, show_default=True,
+    help="On an engine: seconds of silence after which a site is declared away.",
+)  # fmt: skip
 def train_command(
     file: Path,
     log: str,
     stationarity: bool,
     out: Path | None,
     checkpoint_seconds: float,
+    tensorboard: bool,
+    where: str,
+    address: str | None,
+    num_gpus: float,
+    patience: float,
     **options: Any,
 ) -> None:
     """Train what FILE.py defines: model(), sites(), optionally site(name), uncertainty(), loss().
 
     sites() gives the sites, or their names if there is a site(name) that loads one.
     """
-    model, sites, arguments = from_file(file, **options)
-    source = {"file": str(file.resolve()), "sha256": _sha256(file), "options": options}
+    text = read(file)
+    source = {"file": text.path, "sha256": text.sha256, "options": options}
+    common: dict[str, Any] = {"out": out, "log": log, "source": source}
+    common |= {"checkpoint_seconds": checkpoint_seconds, "tensorboard": tensorboard}
+    engine = engine_named(where, {"address": address, "num_gpus": num_gpus})
     with progress_bar(options["iterations"]) as progress, stoppable() as stop:
-        run = train(
-            model, sites, out=out, log=log, stationarity=stationarity, progress=progress,
-            stop=stop, checkpoint_seconds=checkpoint_seconds, source=source, **arguments,
-        )  # fmt: skip
+        common |= {"progress": progress, "stop": stop}
+        if engine is None:
+            model, sites, arguments = parts_of(text, options)
+            run = train(model, sites, stationarity=stationarity, **common, **arguments)
+        else:
+            refuse_what_is_simulated(stationarity, {})
+            job = job_of(text, options, only=[])
+            crew = crew_of(text, options, job.problem.names)
+            run = train_on(engine, job, crew, patience=patience, **common)
     click.echo(table(run))
     if out is not None:
         click.echo(f"The run is in {out}.")
@@ -63,9 +83,17 @@ def train_command(
 @click.option("--stationarity", is_flag=True, help="Compute the stationarity gap at the end.")
 def resume_command(directory: Path, stationarity: bool) -> None:
     """Go on with the run in DIRECTORY from its last checkpoint."""
-    job = recorded_job(directory)
+    text, options, settings = recorded(directory)
+    about = settings.get("engine")
+    engine = None if about is None else engine_named(about["name"], about["arguments"])
+    job = job_of(text, options, None if engine is None else [], known_names(settings))
+    job.settings["log"] = settings["log"]
+    crew = None if engine is None else crew_of(text, options, job.problem.names)
     with progress_bar(job.iterations) as progress, stoppable() as stop:
-        run = resume(directory, job, stationarity=stationarity, progress=progress, stop=stop)
+        run = resume(
+            directory, job, stationarity=stationarity, progress=progress, stop=stop,
+            engine=engine, crew=crew,
+        )  # fmt: skip
     click.echo(table(run))
 
 
@@ -73,7 +101,9 @@ def resume_command(directory: Path, stationarity: bool) -> None:
 @click.argument("directory", type=click.Path(path_type=Path))
 def replay_command(directory: Path) -> None:
     """Absorb the events of the run in DIRECTORY again and compare the final state bit for bit."""
-    job = recorded_job(directory)
+    text, options, settings = recorded(directory)
+    only: list[str] | None = [] if settings["log"] == "vectors" else None
+    job = job_of(text, options, only, known_names(settings))
     try:
         events, state = replay(directory, job)
     except Differs as difference:
@@ -94,70 +124,26 @@ def demo_command(seeds: int, out: Path) -> None:
     click.echo(f"\nPicture: {result.draw(out)}\nPage:    {result.write_page(out)}")
 
 
-def recorded_job(directory: Path) -> Job:
-    """The job of a run that `aspire train` started, from its run.json."""
+def recorded(directory: Path) -> tuple[Source, dict[str, Any], dict[str, Any]]:
+    """The file, its options and run.json of a run that the command line started."""
     settings = rundir.read_json(directory / rundir.RUN)
     source = settings.get("source")
     if source is None:
         raise ValueError(
             f"{directory}: the run was not started by aspire train, so no file is known"
         )
-    file = Path(source["file"])
-    if _sha256(file) != source["sha256"]:
-        raise ValueError(f"{file} has changed since the run in {directory}: expected the same file")
-    model, sites, arguments = from_file(file, **source["options"])
-    job = prepare(model, sites, **arguments)
-    job.settings["log"] = settings["log"]
-    return job
+    file = read(Path(source["file"]))
+    if file.sha256 != source["sha256"]:
+        raise ValueError(
+            f"{file.path} has changed since the run in {directory}: expected the same file"
+        )
+    return file, source["options"], settings
 
 
-def from_file(
-    file: Path, *, batch_size: int, **options: Any
-) -> tuple[torch.nn.Module, Any, dict[str, Any]]:
-    """The model, the sites and the other arguments of `train` that FILE.py and the options give."""
-    module = load(file)
-    torch.manual_seed(options["seed"])
-    model, sites = _call(module, file, "model"), _call(module, file, "sites")
-    if not isinstance(model, torch.nn.Module):
-        raise ValueError(f"{file}: model() gave a {type(model).__name__}: expected a torch module")
-    if not isinstance(sites, dict) and all(isinstance(name, str) for name in sites):
-        sites = {name: _call(module, file, "site", name) for name in sites}
-    arguments = options | {"batch_size": batch_size or None}
-    for name in ("uncertainty", "loss"):
-        if hasattr(module, name):
-            arguments[name] = _call(module, file, name)
-    return model, sites, arguments
-
-
-def load(file: Path) -> ModuleType:
-    if not file.is_file():
-        raise ValueError(f"FILE={str(file)!r}: expected a Python file, and there is none")
-    spec = importlib.util.spec_from_file_location(f"aspire_run_{file.stem}", file)
-    if spec is None or spec.loader is None:
-        raise ValueError(f"FILE={str(file)!r}: expected a Python file, with the ending .py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        raise ValueError(f"{file} does not load: {type(error).__name__}: {error}") from error
-    return module
-
-
-def _call(module: ModuleType, file: Path, name: str, *arguments: Any) -> Any:
-    function = vars(module).get(name)
-    if not callable(function):
-        raise ValueError(f"{file} has no function {name}(): expected one")
-    try:
-        return function(*arguments)
-    except Exception as error:
-        raise ValueError(f"{file}: {name}() raised {type(error).__name__}: {error}") from error
-
-
-def _sha256(file: Path) -> str:
-    if not file.is_file():
-        raise ValueError(f"FILE={str(file)!r}: expected a Python file, and there is none")
-    return hashlib.sha256(file.read_bytes()).hexdigest()
+def known_names(settings: dict[str, Any]) -> list[str] | None:
+    """The sites of a federation are written down; those of other runs their file knows."""
+    engine = settings.get("engine") or {}
+    return settings["sites"] if engine.get("name") == "federation" else None
 
 
 def table(run: Run) -> str:

@@ -32,6 +32,7 @@ from aspire.methods.aspire_state import (
     restrict,
     scale,
     weights,
+    whole,
     whole_set,
 )
 from aspire.methods.aspire_step import first_tasks, gap, quorum_met, step
@@ -189,6 +190,7 @@ def aspire(
         weights=weights,
         planes=lambda master: len(master.planes),
         gap=partial(gap, rules),
+        whole=whole,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -129,6 +129,13 @@ def issue(
 def probe_task(master: Master, j: int) -> Task:
     master.probing[j] = True
     return issue(master, j, "probe", {"w": master.z.to(master.w.dtype)}, {})
+
+
+def whole(master: Master, task: Task) -> Task:
+    """With the w_j that the worker started from: our row, since it has not reported on it yet."""
+    if "w" in task.vectors:
+        return task
+    return replace(task, vectors={**task.vectors, "w": master.w[task.worker].clone()})
 
 
 # ---------------------------------------------------------------- who is here

@@ -16,11 +16,15 @@ PASSES = 3  # a gradient costs three passes over its samples, a loss one
 OVERSHOOT = 1.5  # a_w s of a step that is too long; 2 would swing for ever
 
 
+class NoState(ValueError):
+    """A new process was handed a task that counts on what an old one remembered."""
+
+
 def held(worker: Tensor | None, task: Task) -> Tensor:
     """The w_j that a task starts from: the one that it brings, else the worker's own."""
     w = task.vectors.get("w", worker)
     if w is None:
-        raise ValueError(f"task {task.id} carries no w and worker {task.worker} has none yet")
+        raise NoState(f"task {task.id} carries no w and worker {task.worker} has none yet")
     return w
 
 

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -111,6 +111,8 @@ def save(folder: Path, t: int, state: Any) -> Path:
         with open(beside, "rb") as file:
             os.fsync(file.fileno())
         os.replace(beside, path)
+    except SafetensorError as error:  # what it raises when the disk is full
+        raise OSError(f"{beside}: {error}") from error
     finally:
         beside.unlink(missing_ok=True)
     _sync_folder(place)

@@ -1,7 +1,11 @@
 """The event log: what the master absorbed, in its order. No wall-clock time is in it.
 
 Level `full` writes one line per event, `digest` only a running sha256 (a line at each evaluation
-and at the end), `off` nothing. With one seed two runs write the same bytes.
+and at the end), `off` nothing. With one seed two runs of the simulator write the same bytes.
+
+A report's line has its numbers and the hash of its vectors. Level `vectors` is `full` and keeps the
+vectors as well, each once, in files named by that hash: for runs whose data the one who replays
+does not have.
 """
 
 from __future__ import annotations
@@ -15,11 +19,12 @@ from typing import IO, Any
 
 import numpy as np
 import torch
+from safetensors.torch import load_file, save_file
 
 from aspire.types import Event, Report
 
-LEVELS = ("full", "digest", "off")
-NAME = "events.jsonl"
+LEVELS = ("full", "digest", "off", "vectors")
+NAME, VECTORS = "events.jsonl", "reports"
 
 
 def fingerprint(value: Any, into: Any) -> None:
@@ -60,6 +65,10 @@ def event_record(event: Event) -> dict[str, Any]:
     return record
 
 
+NOTHING = digest({})[:16]
+NOT_NUMBERS = {"n", "time", "event", "worker", "task", "vectors"}
+
+
 def _line(record: dict[str, Any]) -> str:
     """What json.dumps says of plain names and plain values, but faster."""
     said = []
@@ -94,6 +103,7 @@ class EventLog:
         self.count = state["count"] if state else 0
         self._hash = state["sha256"] if state else ""
         self._file: IO[str] | None = None
+        self._vectors = None if path is None else path.with_name(VECTORS)
         if path is not None and level != "off":
             if state:
                 os.truncate(path, state["bytes"])
@@ -109,14 +119,40 @@ class EventLog:
         return {"count": self.count, "sha256": self._hash, "bytes": length}
 
     def add(self, time: float, event: Event) -> None:
+        self.write(self.prepare(time, event))
+
+    def prepare(self, time: float, event: Event) -> dict[str, Any]:
+        """The record of an event that is about to be absorbed."""
+        if self.level == "off":
+            return {}
+        record = {"n": self.count, "time": time, **event_record(event)}
+        if self.level == "vectors" and isinstance(event, Report) and event.vectors:
+            self._keep(event, record["vectors"])
+        return record
+
+    def write(self, record: dict[str, Any]) -> None:
         if self.level == "off":
             return
-        record = {"n": self.count, "time": time, **event_record(event)}
         line = _line(record)
         self._hash = hashlib.sha256((self._hash + line).encode()).hexdigest()
         self.count += 1
-        if self.level == "full":
+        if self.level in ("full", "vectors"):
             self._write(line)
+
+    def refuse(self, record: dict[str, Any], reason: str) -> None:
+        """A line for the reader: what was refused is no event, since it changed nothing."""
+        if self.level != "off":
+            self._write(json.dumps({"refused": record, "reason": reason}))
+
+    def _keep(self, report: Report, name: str) -> None:
+        if self._vectors is None:
+            return
+        path = self._vectors / f"{name}.safetensors"
+        if not path.exists():
+            self._vectors.mkdir(exist_ok=True)
+            beside = path.with_suffix(".part")
+            save_file({k: v.detach().cpu().contiguous() for k, v in report.vectors.items()}, beside)
+            os.replace(beside, path)
 
     def mark(self, kind: str, t: int, master: Any) -> None:
         """A line with the running hash, and at the end the hash of the master's state."""
@@ -136,6 +172,18 @@ class EventLog:
         if self._file is not None:
             self._file.close()
             self._file = None
+
+
+def kept(path: Path, record: dict[str, Any]) -> Report:
+    """The report of a line, with its vectors from beside the log."""
+    numbers = {k: v for k, v in record.items() if k not in NOT_NUMBERS}
+    file = path.with_name(VECTORS) / f"{record['vectors']}.safetensors"
+    vectors = {}
+    if record["vectors"] != NOTHING:
+        if not file.is_file():
+            raise ValueError(f"{file}: expected the vectors of event {record['n']}")
+        vectors = load_file(file)
+    return Report(record["worker"], record["task"], vectors, numbers)
 
 
 def read(path: Path) -> tuple[list[dict[str, Any]], dict[str, Any] | None]:

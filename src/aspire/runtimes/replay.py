@@ -1,18 +1,21 @@
 """Replay: the events of a log, absorbed again in their order, must give the same master state.
 
-Vectors are not in the log; each report is computed again from the seeds and compared by its hash.
-The desk evaluates the same tasks together as it did in the run.
+Each report is computed again from the seeds and compared by its hash; with `kept`, its vectors are
+read from beside the log instead, and no data is needed. The desk evaluates the same tasks together
+as it did in a run of the simulator; on an engine every report was computed alone (`exact`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from aspire.problem import Problem
 from aspire.runtimes import log
 from aspire.runtimes.desk import Desk, Evaluator
-from aspire.types import Event, Facts, Joined, Left, Method, Report
+from aspire.types import Event, Facts, Joined, Left, Method, Refused, Report
 
 
 class Differs(ValueError):
@@ -26,11 +29,12 @@ def replay_events(
     seed: int,
     *,
     exact: bool = False,
+    kept: Callable[[dict[str, Any]], Report] | None = None,
 ) -> Any:
     """The master state after the logged events, or Differs at the first one that is not so."""
     late = {e["worker"] for e in _first_of_each(events) if e["event"] == "joined"}
-    present = tuple(j for j in range(len(problem.sites)) if j not in late)
-    master, tasks = method.init(Facts(len(problem.sites), problem.flat.start, present), seed)
+    present = tuple(j for j in range(len(problem.names)) if j not in late)
+    master, tasks = method.init(Facts(len(problem.names), problem.flat.start, present), seed)
     desk, evaluate = Desk(), Evaluator(method, problem, exact=exact)
     for record in events:
         for task in tasks:
@@ -41,16 +45,27 @@ def replay_events(
         if record["event"] == "report":
             if j not in desk.hands:
                 raise Differs(f"event {record['n']}: worker {j} reports but has no task")
-            event = desk.report(j, evaluate)
+            event = desk.report(j, evaluate) if kept is None else kept(record)
         else:
             event = Left(j) if record["event"] == "left" else Joined(j)
             desk.forget(j, evaluate)
         _compare(record, event)
-        master, tasks, _ = method.absorb(master, [event])
+        master, tasks, infos = method.absorb(master, [event])
+        for info in infos:
+            if isinstance(info, Refused):
+                raise Differs(f"event {record['n']} is refused: {info.reason}")
     return master
 
 
-def replay_log(method: Method, problem: Problem, path: Path, seed: int) -> tuple[int, str]:
+def replay_log(
+    method: Method,
+    problem: Problem,
+    path: Path,
+    seed: int,
+    *,
+    exact: bool = False,
+    kept: bool = False,
+) -> tuple[int, str]:
     """Number of events and state hash of a full log that replays to the bit."""
     events, end = log.read(path)
     if end is None:
@@ -59,7 +74,10 @@ def replay_log(method: Method, problem: Problem, path: Path, seed: int) -> tuple
         raise ValueError(
             f"{path} holds {len(events)} of {end['events']} events: expected a log of level full"
         )
-    state = log.digest(replay_events(method, problem, events, seed))
+    vectors = partial(log.kept, path) if kept else None
+    state = log.digest(
+        replay_events(method, problem, events, seed, exact=exact, kept=vectors)
+    )  # fmt: skip
     if state != end["state"]:
         raise Differs(f"state {state[:16]} after {len(events)} events, log {end['state'][:16]}")
     return len(events), state

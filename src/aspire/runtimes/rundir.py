@@ -52,14 +52,15 @@ def create(path: Path) -> Path:
     return path
 
 
-def write_json(path: Path, value: Any) -> None:
+def write_json(path: Path, value: Any, *, sync: bool = True) -> None:
     """Whole or not at all: written beside, synced, then renamed."""
     beside = path.with_name(path.name + ".part")
     with open(beside, "w", encoding="utf-8") as file:
         json.dump(plain(value), file, indent=2, allow_nan=False)
         file.write("\n")
         file.flush()
-        os.fsync(file.fileno())
+        if sync:
+            os.fsync(file.fileno())
     os.replace(beside, path)
 
 

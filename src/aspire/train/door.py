@@ -6,7 +6,7 @@ import inspect
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,19 @@ from torch import nn
 
 from aspire.runtimes import checkpoint, rundir, simulator
 from aspire.runtimes import log as events
+from aspire.runtimes.driver import Engine
+from aspire.runtimes.metrics import scalars_of
 from aspire.runtimes.replay import replay_log
-from aspire.train.job import Job, few_threads, prepare
+from aspire.runtimes.serve import Crew
+from aspire.train.engines import (
+    PATIENCE,
+    crew_and_job,
+    refuse_what_is_simulated,
+    resume_on,
+    train_on,
+)
+from aspire.train.job import Interrupted, Job, few_threads, prepare
+from aspire.train.keeper import Keeper
 from aspire.train.run import Run
 
 logger = logging.getLogger("aspire")
@@ -30,10 +41,6 @@ APART = {
 }  # of a Simulation: the job brings these
 
 
-class Interrupted(RuntimeError):
-    """The run was asked to stop between two events; its folder holds all that `resume` needs."""
-
-
 def train(
     model: nn.Module,
     sites: Mapping[str, Any] | Sequence[Any],
@@ -44,7 +51,10 @@ def train(
     progress: Callable[[int], None] | None = None,
     stop: Callable[[], bool] = lambda: False,
     checkpoint_seconds: float = 60.0,
+    tensorboard: bool = False,
     source: Mapping[str, Any] | None = None,
+    engine: Engine | None = None,
+    patience: float = PATIENCE,
     **arguments: Any,
 ) -> Run:
     """Train `model` over `sites` so that the worst of them is served well.
@@ -57,17 +67,29 @@ def train(
     method          None: aspire(...) with the four arguments below
     iterations      master steps; gradients: stop at so many worker gradients instead
     quorum, staleness, local_steps, preset    see `aspire`; preset 'auto', 'paper', 'theorem1'
+    pull_bound      limit on one site's pull, in medians; None: off, as in the paper
     batch_size      samples in a gradient; None: the whole site
     weight_decay    adds weight_decay/2 |w|^2 to every site's loss
     delays          virtual time of a task; None: LogNormal(1, 0.4); absences: who is away when
     device, seed    the same seed gives the same bytes
     evaluate_every  master steps between two lines of history; 0: only at the end
     out             a new folder for run.json, events.jsonl, history.jsonl, model and result
-    log             'full', 'digest' or 'off': what events.jsonl holds
+    log             'full', 'digest', 'off' or 'vectors': what events.jsonl holds
     stationarity    compute Definition 1 at the end: N full gradients
     stop            asked between events; True leaves a checkpoint in `out` and raises Interrupted
     checkpoint_seconds   how often a run with `out` is checkpointed
+    tensorboard     write the history to out/tensorboard as well
+    engine          where the sites' work is done; None: the simulator. Ray(): processes
+    patience        on an engine: a site that is silent for so many seconds is declared away
     """
+    if engine is not None:
+        refuse_what_is_simulated(stationarity, arguments)
+        crew, job = crew_and_job(model, sites, arguments)
+        return train_on(
+            engine, job, crew, out=out, log=log, source=source, patience=patience,
+            checkpoint_seconds=checkpoint_seconds, progress=progress, stop=stop,
+            tensorboard=tensorboard,
+        )  # fmt: skip
     job = prepare(model, sites, **arguments)
     simulation = job.begin()
     events.check_level(log)
@@ -78,8 +100,9 @@ def train(
         path = folder / events.NAME
         rundir.write_json(folder / rundir.RUN, job.settings | {"source": source})
     simulation.log = events.EventLog(log, path)
-    keeper = Keeper(folder, checkpoint_seconds)
-    keeper.checkpoint(simulation, [], now=True)
+    scalars = scalars_of(folder, job.problem.names, wanted=tensorboard)
+    keeper = Keeper(folder, checkpoint_seconds, scalars)
+    keeper.checkpoint(0, lambda: whole(simulation, []), now=True)
     return _finish(job, simulation, keeper, [], stationarity, progress, stop)
 
 
@@ -87,7 +110,7 @@ def _whole_signature() -> inspect.Signature:
     """`train` with the arguments of `prepare` spelled out, for help() and editors."""
     ours = inspect.signature(train).parameters
     both = {**inspect.signature(prepare).parameters, **ours}
-    del both["arguments"]
+    del both["arguments"], both["elsewhere"]
     return inspect.Signature(list(both.values()), return_annotation=Run)
 
 
@@ -102,8 +125,10 @@ def resume(
     progress: Callable[[int], None] | None = None,
     stop: Callable[[], bool] = lambda: False,
     checkpoint_seconds: float = 60.0,
+    engine: Engine | None = None,
+    crew: Crew | None = None,
 ) -> Run:
-    """Go on from the last checkpoint of a run, with the job that started it."""
+    """Go on from the last checkpoint of a run, with the job, engine and crew that started it."""
     folder = Path(directory)
     if (folder / rundir.RESULT).exists():
         raise ValueError(f"{folder}: the run has ended, so there is nothing to resume")
@@ -111,13 +136,19 @@ def resume(
     for name, value in rundir.plain(job.settings).items():
         if name != "versions" and settings.get(name) != value:
             raise ValueError(f"{folder}: {name} was {settings.get(name)}: expected it, not {value}")
+    if engine is not None:
+        return resume_on(
+            engine, job, crew, folder, settings,
+            checkpoint_seconds=checkpoint_seconds, progress=progress, stop=stop,
+        )  # fmt: skip
     state = checkpoint.latest(folder)
     simulation = job.begin()
     for name, value in state["simulation"].items():
         setattr(simulation, name, value)
     simulation.log = events.EventLog(settings["log"], folder / events.NAME, state["log"])
     rundir.write_lines(folder / rundir.HISTORY, state["history"])
-    keeper = Keeper(folder, checkpoint_seconds)
+    scalars = scalars_of(folder, job.problem.names, wanted=False)
+    keeper = Keeper(folder, checkpoint_seconds, scalars)
     return _finish(job, simulation, keeper, state["history"], stationarity, progress, stop)
 
 
@@ -127,13 +158,18 @@ def replay(directory: str | Path, job: Job) -> tuple[int, str]:
     A log of level `digest` has no events to follow, so the run itself is repeated.
     """
     folder = Path(directory)
-    level = rundir.read_json(folder / rundir.RUN)["log"]
+    settings = rundir.read_json(folder / rundir.RUN)
+    level, alone = settings["log"], settings.get("engine") is not None
     path = folder / events.NAME
-    if level == "off":
-        raise ValueError(f"{folder}: the run was logged at level off, so nothing can be replayed")
+    if level == "off" or (level == "digest" and alone):
+        raise ValueError(
+            f"{folder}: the run was logged at level {level}, so its events cannot be replayed"
+        )
+    if level == "vectors":
+        return replay_log(job.method, job.problem, path, job.seed, kept=True)
     if level == "full":
-        with few_threads(job):
-            return replay_log(job.method, job.problem, path, job.seed)
+        with few_threads(job, one=alone):
+            return replay_log(job.method, job.problem, path, job.seed, exact=alone)
     end = events.read(path)[1]
     if end is None:
         raise ValueError(f"{path} has no end mark: the run did not finish")
@@ -147,36 +183,12 @@ def replay(directory: str | Path, job: Job) -> tuple[int, str]:
     return again.count, state
 
 
-@dataclass
-class Keeper:
-    """Writes what a run leaves behind; with no folder, nothing."""
-
-    folder: Path | None
-    seconds: float
-    last: float = -1.0
-
-    def add(self, line: dict[str, Any]) -> None:
-        if self.folder is not None:
-            rundir.append_json(self.folder / rundir.HISTORY, line)
-
-    def checkpoint(
-        self, simulation: simulator.Simulation, history: list[dict[str, Any]], *, now: bool
-    ) -> None:
-        """By time and not by steps, since it costs O(N p)."""
-        clock = time.monotonic()
-        if self.last < 0:
-            self.last = clock
-        if self.folder is None or (clock - self.last < self.seconds and not now):
-            return
-        simulation.desk.settle(simulation.evaluate)
-        named = {f.name: getattr(simulation, f.name) for f in fields(simulation)}
-        state = {name: value for name, value in named.items() if name not in APART}
-        whole = {"simulation": state, "history": history, "log": simulation.log.state()}
-        try:
-            checkpoint.save(self.folder, simulation.master.t, whole)
-        except OSError as error:
-            logger.warning("no checkpoint at iteration %d: %s", simulation.master.t, error)
-        self.last = time.monotonic()
+def whole(simulation: simulator.Simulation, history: list[dict[str, Any]]) -> dict[str, Any]:
+    """All that `resume` needs besides the job."""
+    simulation.desk.settle(simulation.evaluate)
+    named = {f.name: getattr(simulation, f.name) for f in fields(simulation)}
+    state = {name: value for name, value in named.items() if name not in APART}
+    return {"simulation": state, "history": history, "log": simulation.log.state()}
 
 
 def _finish(
@@ -195,7 +207,7 @@ def _finish(
         if progress is not None:
             progress(simulation.master.t)
         _evaluate_if_due(job, simulation, keeper, history)
-        keeper.checkpoint(simulation, history, now=False)
+        keeper.checkpoint(simulation.master.t, lambda: whole(simulation, history), now=False)
 
     try:
         with few_threads(job):
@@ -206,7 +218,8 @@ def _finish(
                 on_note=lambda note: logger.info(note.text),
             )
             if not job.done(simulation):
-                keeper.checkpoint(simulation, history, now=True)
+                t = simulation.master.t
+                keeper.checkpoint(t, lambda: whole(simulation, history), now=True)
                 raise Interrupted(f"stopped after {simulation.master.t} iterations")
             simulation.log.mark("end", simulation.master.t, simulation.master)
             gap = _gap(job, simulation.master) if stationarity else None

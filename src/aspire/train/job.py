@@ -18,11 +18,16 @@ from aspire.methods.aspire_ease import aspire
 from aspire.problem import Loss, Problem, build
 from aspire.runtimes import rundir, simulator
 from aspire.runtimes.delays import Absence, Delays, LogNormal
+from aspire.runtimes.driver import Drive
 from aspire.sets import CDNorm, UncertaintySet
 from aspire.types import Method
 
 SMALL = 1e8  # parameters times samples of one gradient
 PRESETS: dict[str, Callable[[], Preset]] = {"auto": Auto, "paper": Paper, "theorem1": Theorem1}
+
+
+class Interrupted(RuntimeError):
+    """The run was asked to stop between two events; its folder holds all that `resume` needs."""
 
 
 @dataclass(frozen=True)
@@ -40,10 +45,8 @@ class Job:
     evaluate_every: int
     settings: dict[str, Any]
 
-    def done(self, simulation: simulator.Simulation) -> bool:
-        return bool(
-            simulation.master.t >= self.iterations or simulation.gradients >= self.gradients
-        )
+    def done(self, run: simulator.Simulation | Drive) -> bool:
+        return bool(run.master.t >= self.iterations or run.gradients >= self.gradients)
 
     def begin(self) -> simulator.Simulation:
         return simulator.begin(
@@ -69,14 +72,19 @@ def prepare(
     local_steps: int = 1,
     batch_size: int | None = 64,
     preset: str | Preset = "auto",
+    pull_bound: float | None = None,
     weight_decay: float = 0.0,
     delays: Delays | None = None,
     absences: Iterable[Absence] = (),
     device: str = "cpu",
     seed: int = 0,
     evaluate_every: int | None = None,
+    elsewhere: bool = False,
 ) -> Job:
-    """Check every argument of `train` and put the pieces together."""
+    """Check every argument of `train` and put the pieces together.
+
+    With `elsewhere` a site may be None: its data stays where its worker is.
+    """
     if iterations is None and gradients is None:
         raise ValueError("iterations is missing: expected a number of master steps")
     for name, value in (("iterations", iterations), ("gradients", gradients)):
@@ -95,11 +103,12 @@ def prepare(
             staleness=staleness,
             local_steps=local_steps,
             preset=_preset(preset),
+            pull_bound=pull_bound,
         )
-    elif (quorum, staleness, local_steps, preset) != (1, None, 1, "auto"):
+    elif (quorum, staleness, local_steps, preset, pull_bound) != (1, None, 1, "auto", None):
         raise ValueError(
-            "method is given, so quorum, staleness, local_steps and preset belong to it: "
-            "expected them in aspire(...)"
+            "method is given, so quorum, staleness, local_steps, preset and pull_bound belong to "
+            "it: expected them in aspire(...)"
         )
     else:
         uncertainty = uncertainty or method.settings.get("uncertainty")
@@ -111,8 +120,9 @@ def prepare(
         weight_decay=weight_decay,
         device=_device(device),
         seed=seed,
+        elsewhere=elsewhere,
     )
-    n = len(problem.sites)
+    n = len(problem.names)
     uncertainty = (uncertainty or CDNorm(radius=1.0 / n, budget=float(n))).for_sites(n)
     delays, absences = delays or LogNormal(), tuple(absences)
     refuse_too_large(n, problem.flat.start)
@@ -163,11 +173,14 @@ def refuse_too_large(n: int, start: Tensor) -> None:
 
 
 @contextmanager
-def few_threads(job: Job) -> Iterator[None]:
-    """One torch thread while the work of one task is small: more would only wait for each other."""
+def few_threads(job: Job, *, one: bool = False) -> Iterator[None]:
+    """One torch thread while the work of one task is small: more would only wait for each other.
+
+    `one`: one thread in any case, as the workers of an engine have it.
+    """
     threads = torch.get_num_threads()
     site = job.problem.sites[0]
-    if len(job.problem.flat.start) * site.batch_samples < SMALL:
+    if one or len(job.problem.flat.start) * site.batch_samples < SMALL:
         torch.set_num_threads(1)
     try:
         yield

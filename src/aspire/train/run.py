@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from torch import nn
 
 from aspire.runtimes import rundir
@@ -36,20 +37,20 @@ class Run:
 
     @property
     def worst_loss(self) -> float:
-        return float(self.losses.max())
+        return float(np.nanmax(self.losses))
 
     @property
     def worst_accuracy(self) -> float | None:
-        return None if self.accuracies is None else float(self.accuracies.min())
+        return None if self.accuracies is None else float(np.nanmin(self.accuracies))
 
     @property
     def mean_accuracy(self) -> float | None:
-        return None if self.accuracies is None else float(self.accuracies.mean())
+        return None if self.accuracies is None else float(np.nanmean(self.accuracies))
 
     @property
     def std_accuracy(self) -> float | None:
         """Population standard deviation over the sites."""
-        return None if self.accuracies is None else float(self.accuracies.std())
+        return None if self.accuracies is None else float(np.nanstd(self.accuracies))
 
     def result(self) -> dict[str, Any]:
         """What result.json holds."""

@@ -1,0 +1,1 @@
+"""Scanned digits at three sites, one of which mounted its scanner sideways."""

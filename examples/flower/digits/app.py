@@ -1,0 +1,10 @@
+"""The two apps that pyproject.toml names: they train what problem.py defines."""
+
+from pathlib import Path
+
+from aspire.flower import client_app, server_app
+
+FILE = Path(__file__).with_name("problem.py")
+
+server = server_app(FILE)
+client = client_app(FILE)

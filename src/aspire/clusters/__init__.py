@@ -1,0 +1,1 @@
+"""Machines of one owner: a carrier over Ray."""

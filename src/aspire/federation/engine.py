@@ -1,0 +1,59 @@
+"""The federation as an engine: what `aspire server` writes to run.json and `resume` reads there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from aspire.federation import kits
+from aspire.federation.messages import Shape, shape_of
+from aspire.federation.server import Server, Terms
+from aspire.federation.wire_pb2 import Settings
+
+
+@dataclass(frozen=True)
+class Federation:
+    """Plain values only."""
+
+    kit: str
+    listen: str
+    max_message: int  # bytes of vectors in one message
+    parameters: int
+    dtype: str
+    work: Mapping[str, Any]  # the fields of Settings
+    file: str  # sha256 of FILE.py
+    name: ClassVar[str] = "federation"
+
+    def open(self, crew: Any, names: Sequence[str], run: str) -> Server:
+        """Listen; the sites come by themselves."""
+        shape = Shape(self.parameters, self.dtype, self.max_message)
+        terms = Terms(shape, Settings(**self.work), bytes.fromhex(self.file))
+        return Server(kits.read(Path(self.kit)), names, self.listen, terms)
+
+
+def federation(
+    start: Tensor,
+    settings: Mapping[str, Any],
+    *,
+    kit: Path,
+    listen: str,
+    file: str,
+    megabytes: float | None = None,
+) -> Federation:
+    """The engine for a job with this start vector and these settings (those of run.json)."""
+    shape = shape_of(start, megabytes)
+    work = {
+        "seed": settings["seed"],
+        "batch_size": settings["batch_size"] or 0,
+        "weight_decay": settings["weight_decay"],
+        "local_steps": settings["local_steps"],
+        "preset": type(settings["preset"]).__name__.lower(),
+        "pull_bound": settings["pull_bound"] or 0.0,
+    }
+    return Federation(
+        str(kit.resolve()), listen, shape.most, shape.parameters, shape.dtype, work, file
+    )

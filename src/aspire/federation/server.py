@@ -1,0 +1,363 @@
+"""The server's end: a carrier whose workers are sites that dial in over mutual TLS.
+
+One thread runs asyncio and all connections; the driver stays in its own and hands over through
+thread-safe queues. A site is who its certificate says. What breaks the protocol is refused with a
+reason, and ends that connection only; a site that does it three times stays out for the run.
+Of two connections of one site the newer stays: the older may be a line that nobody hung up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import queue
+import sys
+import threading
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+from google.protobuf.message import DecodeError
+from grpc import aio
+
+from aspire.federation import kits
+from aspire.federation.messages import (
+    CHUNK,
+    MAJOR,
+    MINOR,
+    OVERHEAD,
+    Message,
+    Refusal,
+    Shape,
+    next_message,
+    parts,
+    refuse_not_finite,
+)
+from aspire.federation.wire_pb2 import FromSite, Hello, Over, Settings, ToSite, Welcome
+from aspire.runtimes.driver import Arrival, Back, Gone
+from aspire.types import Report, Task
+
+logger = logging.getLogger("aspire")
+STRIKES = 3  # breaches of the protocol after which a site stays out
+WAITING = 16  # tasks for one site that are not sent yet: evaluations, and one of the method
+REMEMBERED = 256  # ids of tasks that a connection was given
+HELLO = 10.0  # seconds until a connection must have said who it is
+PARTING = 5.0  # seconds for all to hang up when the run is over
+LOOK = 1.0  # seconds between two looks at the allow-list
+# gRPC ends a line with a larger message as it ends one that broke, and says no more
+LOST = f"%s: the line ended: hung up, broken, or a message of more than {CHUNK + OVERHEAD} bytes"
+OPTIONS = (
+    ("grpc.max_receive_message_length", CHUNK + OVERHEAD),
+    ("grpc.max_send_message_length", -1),
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
+    ("grpc.max_concurrent_streams", 4),
+    ("grpc.server_handshake_timeout_ms", 10_000),
+    ("grpc.so_reuseport", 0),
+)
+
+
+@dataclass
+class Connection:
+    """One stream of one site, from its Hello to its end. Touched by the loop's thread only."""
+
+    context: Any
+    ended: asyncio.Future[tuple[grpc.StatusCode, str]]
+    outbox: deque[Task | Over] = field(default_factory=deque)
+    wake: asyncio.Event = field(default_factory=asyncio.Event)
+    given: dict[int, bool] = field(default_factory=dict)  # task -> answered
+
+    def hand(self, task: Task) -> None:
+        """A new task of the method replaces one that was not sent yet; evaluations queue up."""
+        if task.id >= 0:
+            self.outbox = deque(x for x in self.outbox if isinstance(x, Task) and x.id < 0)
+        if len(self.outbox) < WAITING:
+            self.outbox.append(task)
+        self.wake.set()
+
+    def say_over(self) -> None:
+        self.outbox = deque([Over()])
+        self.wake.set()
+
+    def end(self, code: grpc.StatusCode, reason: str) -> None:
+        if not self.ended.done():
+            self.ended.set_result((code, reason))
+
+
+@dataclass
+class Line:
+    """A site of the run: its number, and its connection if it has one."""
+
+    number: int
+    connection: Connection | None = None
+    strikes: int = 0
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What the server tells and expects at the door; the same for all sites."""
+
+    shape: Shape
+    settings: Settings
+    file: bytes
+
+
+class Server:
+    """A Carrier. `port` is the one that it listens on."""
+
+    def __init__(self, kit: kits.Kit, names: Sequence[str], listen: str, terms: Terms) -> None:
+        self.kit, self.terms = kit, terms
+        self.identity = os.urandom(16)
+        self.lines = {name: Line(number) for number, name in enumerate(names)}
+        self.numbered = list(self.lines.values())
+        self.allowed = set(kits.allowed(kit.folder))
+        self.arrivals: queue.SimpleQueue[Arrival] = queue.SimpleQueue()
+        self.loop = asyncio.new_event_loop()
+        self._over = False
+        started: Future[int] = Future()
+        self._thread = threading.Thread(
+            target=self._run, args=(listen, started), name="federation", daemon=True
+        )
+        self._thread.start()
+        self.port = started.result()
+
+    # ------------------------------------------------------------ the driver's thread
+
+    def send(self, tasks: Sequence[Task]) -> None:
+        self.loop.call_soon_threadsafe(self._hand, list(tasks))
+
+    def receive(self, timeout: float) -> list[Arrival]:
+        found: list[Arrival] = []
+        try:
+            found.append(self.arrivals.get(timeout=timeout))
+            while True:
+                found.append(self.arrivals.get_nowait())
+        except queue.Empty:
+            return found
+
+    def close(self) -> None:
+        """Say that the run is over; with an exception on its way it is not, and sites wait."""
+        self._over = sys.exc_info()[0] is None
+        if self._thread.is_alive():
+            self.loop.call_soon_threadsafe(self._stop.set)
+            self._thread.join(timeout=15.0)
+
+    # ------------------------------------------------------------ the loop's thread
+
+    def _run(self, listen: str, started: Future[int]) -> None:
+        asyncio.set_event_loop(self.loop)
+        try:
+            self.loop.run_until_complete(self._serve(listen, started))
+        except Exception as error:
+            if started.done():
+                logger.exception("the federation's thread ended")
+            else:
+                started.set_exception(error)
+        finally:
+            self.loop.close()
+
+    async def _serve(self, listen: str, started: Future[int]) -> None:
+        self._stop = asyncio.Event()
+        server = aio.server(options=OPTIONS)
+        handler = grpc.stream_stream_rpc_method_handler(
+            self._attend, response_serializer=ToSite.SerializeToString
+        )
+        service = grpc.method_handlers_generic_handler(
+            "aspire.federation.Federation", {"Serve": handler}
+        )
+        server.add_generic_rpc_handlers((service,))
+        credentials = grpc.ssl_server_credentials(
+            [(self.kit.key, self.kit.certificate)], self.kit.ca, require_client_auth=True
+        )
+        try:
+            port = server.add_secure_port(listen, credentials)
+        except RuntimeError:
+            raise ValueError(
+                f"listen={listen!r}: expected a free HOST:PORT of this machine"
+            ) from None
+        await server.start()
+        started.set_result(port)
+        watch = asyncio.create_task(self._watch())
+        await self._stop.wait()
+        watch.cancel()
+        for line in self.numbered:
+            if line.connection is not None and self._over:
+                line.connection.say_over()
+            elif line.connection is not None:
+                line.connection.end(grpc.StatusCode.UNAVAILABLE, "the server stops")
+        await server.stop(grace=PARTING)
+
+    def _hand(self, tasks: list[Task]) -> None:
+        for task in tasks:
+            connection = self.numbered[task.worker].connection
+            if connection is not None:
+                connection.hand(task)
+
+    async def _watch(self) -> None:
+        """A site that was taken off the allow-list is cut off."""
+        while True:
+            await asyncio.sleep(LOOK)
+            try:
+                self.allowed = set(kits.allowed(self.kit.folder))
+            except (ValueError, OSError) as error:
+                logger.warning("the allow-list stays as it was: %s", error)
+            for name, line in self.lines.items():
+                if name not in self.allowed and line.connection is not None:
+                    reason = f"{name} is no longer on the list of sites"
+                    line.connection.end(grpc.StatusCode.PERMISSION_DENIED, reason)
+                    self.arrivals.put(Gone(line.number, "taken off the list of sites"))
+
+    # ------------------------------------------------------------ one connection
+
+    async def _attend(self, _: Any, context: Any) -> None:
+        name = certified_name(context)
+        try:
+            line = await self._admit(name, context)
+        except Refusal as refusal:
+            logger.warning("refused: %s from %s: %s", name, context.peer(), refusal)
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, f"{name}: {refusal}")
+        connection = Connection(context, asyncio.get_running_loop().create_future())
+        if line.connection is not None:
+            line.connection.end(grpc.StatusCode.ABORTED, f"{name} has connected again elsewhere")
+        line.connection = connection
+        logger.info("%s is connected from %s", name, context.peer())
+        reading = asyncio.create_task(self._read(line, connection))
+        writing = asyncio.create_task(self._write(connection))
+        try:
+            events: set[asyncio.Future[Any]] = {reading, writing, connection.ended}
+            await asyncio.wait(events, return_when=asyncio.FIRST_COMPLETED)
+            code, reason = self._ending(name, line, connection, reading)
+        except asyncio.CancelledError:
+            self._lost(name)
+            raise
+        finally:
+            reading.cancel()
+            writing.cancel()
+            if line.connection is connection:
+                line.connection = None
+        if code is not grpc.StatusCode.OK:
+            await context.abort(code, reason)
+
+    async def _admit(self, name: str, context: Any) -> Line:
+        """The site's line, once it said a proper Hello and was made welcome."""
+        try:
+            first = await asyncio.wait_for(read(context), HELLO)
+        except TimeoutError:
+            raise Refusal(f"said nothing for {HELLO:g} s") from None
+        if first is None or not first.HasField("hello"):
+            raise Refusal("sent no Hello first")
+        self._check(name, first.hello)
+        line = self.lines[name]
+        if first.hello.file != self.terms.file:
+            logger.warning("%s runs another FILE.py (%s)", name, first.hello.file.hex()[:16])
+        settings = Settings()
+        settings.CopyFrom(self.terms.settings)
+        settings.number, settings.sites = line.number, len(self.lines)
+        welcome = Welcome(
+            major=MAJOR, minor=MINOR, server=self.identity, settings=settings, file=self.terms.file
+        )
+        await context.write(ToSite(welcome=welcome))
+        return line
+
+    def _check(self, name: str, hello: Hello) -> None:
+        if hello.major != MAJOR:
+            raise Refusal(
+                f"speaks version {hello.major}.{hello.minor} of the protocol: "
+                f"expected {MAJOR}.{MINOR}"
+            )
+        if hello.site != name:
+            raise Refusal(f"calls itself {hello.site[:64]!r}: expected its certificate's name")
+        if name not in self.allowed:
+            raise Refusal("is not on the list of sites")
+        if name not in self.lines:
+            raise Refusal("is not a site of this run")
+        shape = self.terms.shape
+        if (hello.parameters, hello.dtype) != (shape.parameters, shape.dtype):
+            raise Refusal(
+                f"has a model of {hello.parameters} parameters of type {hello.dtype[:16]}: "
+                f"expected {shape.parameters} of type {shape.dtype}"
+            )
+        if self.lines[name].strikes >= STRIKES:
+            raise Refusal(f"broke the protocol {STRIKES} times and stays out of this run")
+
+    def _ending(
+        self, name: str, line: Line, connection: Connection, reading: asyncio.Task[None]
+    ) -> tuple[grpc.StatusCode, str]:
+        """Why the connection ends: it was told to, the site hung up, or broke the protocol."""
+        if connection.ended.done():
+            return connection.ended.result()
+        error = reading.exception() if reading.done() else None
+        if not isinstance(error, Refusal):
+            self._lost(name)
+            return grpc.StatusCode.OK, ""
+        line.strikes += 1
+        logger.warning("refused: %s: %s", name, error)
+        self.arrivals.put(Gone(line.number, f"broke the protocol: it {error}"))
+        return grpc.StatusCode.INVALID_ARGUMENT, f"{name}: {error}"
+
+    def _lost(self, name: str) -> None:
+        if not self._over:
+            logger.warning(LOST, name)
+
+    async def _read(self, line: Line, connection: Connection) -> None:
+        """Reports into the queue, each once."""
+        self.arrivals.put(Back(line.number))
+        message: Message | None = None
+        while (received := await read(connection.context)) is not None:
+            if not received.HasField("report"):
+                raise Refusal("sent something that is no report")
+            message = next_message(message, received.report, self.terms.shape)
+            if message.whole:
+                self._accept(line, connection, message)
+                message = None
+        if message is not None:
+            raise Refusal(f"hung up after {message.filled} of {len(message.buffer)} bytes")
+
+    def _accept(self, line: Line, connection: Connection, message: Message) -> None:
+        answered = connection.given.get(message.id)
+        if answered is None:
+            raise Refusal(f"reports task {message.id}: it was never given it")
+        if answered:
+            logger.debug("site %d reports task %d twice", line.number, message.id)
+            return
+        vectors = message.vectors()
+        refuse_not_finite(message.scalars, vectors)
+        connection.given[message.id] = True
+        self.arrivals.put(Report(line.number, message.id, vectors, message.scalars))
+
+    async def _write(self, connection: Connection) -> None:
+        while True:
+            await connection.wake.wait()
+            connection.wake.clear()
+            while connection.outbox:
+                task = connection.outbox.popleft()
+                if isinstance(task, Over):
+                    await connection.context.write(ToSite(over=task))
+                    continue
+                connection.given[task.id] = False
+                while len(connection.given) > REMEMBERED:
+                    del connection.given[next(iter(connection.given))]
+                for part in parts(task.id, task.vectors, task.scalars, task.kind):
+                    await connection.context.write(ToSite(task=part))
+
+
+async def read(context: Any) -> FromSite | None:
+    """The next message; None: the site ended the stream."""
+    received = await context.read()
+    if received is aio.EOF:
+        return None
+    try:
+        return FromSite.FromString(received)
+    except DecodeError:
+        raise Refusal("sent bytes that are no message") from None
+
+
+def certified_name(context: Any) -> str:
+    """The common name of the certificate that the connection was made with."""
+    names = context.auth_context().get("x509_common_name", [])
+    return names[0].decode(errors="replace") if len(names) == 1 else "a nameless certificate"

@@ -1,0 +1,214 @@
+"""A site's end: it dials out, does the tasks it is handed, and reports, until the run is over.
+
+A lost line is dialled again, with growing pauses. The server then hands out the task in the site's
+hands once more: if its report was lost on the way, that report is sent again, not computed again.
+A server that was restarted counts tasks afresh, so the site forgets what it remembered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+from grpc import aio
+
+from aspire.federation.kits import Kit
+from aspire.federation.messages import (
+    CHUNK,
+    MAJOR,
+    METHOD,
+    MINOR,
+    OVERHEAD,
+    Message,
+    Refusal,
+    Shape,
+    next_message,
+    parts,
+)
+from aspire.federation.wire_pb2 import FromSite, Hello, Settings, ToSite, Welcome
+from aspire.runtimes.serve import NoState, serve
+from aspire.sites import Site
+from aspire.types import Method, Report, Task
+
+logger = logging.getLogger("aspire")
+FIRST, LONGEST = 0.25, 10.0  # seconds between two attempts: doubling, and by chance a bit less
+WAITING = 64  # tasks in the inbox; more are not sent by a proper server
+ANSWER = 20.0  # seconds until a server must have said Welcome
+FINAL = {
+    grpc.StatusCode.PERMISSION_DENIED,
+    grpc.StatusCode.INVALID_ARGUMENT,
+    grpc.StatusCode.ABORTED,
+    grpc.StatusCode.UNIMPLEMENTED,
+}
+OPTIONS = (
+    ("grpc.max_receive_message_length", CHUNK + OVERHEAD),
+    ("grpc.max_send_message_length", -1),
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.use_local_subchannel_pool", 1),
+)
+Make = Callable[[Settings], tuple[Method, Site]]
+
+
+@dataclass
+class Memory:
+    """What outlives a connection: whose tasks these were, w_j, and the last report."""
+
+    server: bytes = b""
+    worker: Any = None
+    report: Report | None = None
+
+
+class Dialler:
+    """One site. `make` loads its data when the server has said what the work depends on."""
+
+    def __init__(
+        self, kit: Kit, address: str, shape: Shape, file: bytes, make: Make, *, give_up: float
+    ) -> None:
+        self.kit, self.address, self.shape, self.file = kit, address, shape, file
+        self.make, self.give_up = make, give_up
+        self.memory = Memory()
+        self.known: tuple[bytes, Method, Site] | None = None
+        self.heard = time.monotonic()
+        self.attempts = 0
+        self.hands = ThreadPoolExecutor(1, "work")  # so that the line stays alive while we work
+
+    async def run(self) -> None:
+        """Until the server says that the run is over."""
+        self.loop = asyncio.get_running_loop()
+        while True:
+            try:
+                await self.connect()
+                return
+            except Refusal as refusal:
+                raise ValueError(f"the server at {self.address} {refusal}") from None
+            except aio.AioRpcError as error:
+                self.consider(error.code(), error.details() or "")
+            except (TimeoutError, ConnectionError):
+                self.consider(grpc.StatusCode.UNAVAILABLE, "it ended, or there was no answer")
+            await asyncio.sleep(pause(self.attempts))
+            self.attempts += 1
+
+    def consider(self, code: grpc.StatusCode, said: str) -> None:
+        """Raise what no further attempt will change."""
+        if code in FINAL:
+            raise ValueError(f"the server at {self.address} refused: {said}")
+        if "CERTIFICATE_VERIFY_FAILED" in said or "Peer name" in said:
+            raise ValueError(
+                f"the server at {self.address} has no certificate of this federation for that "
+                "name: expected the server whose kit was made with ours"
+            )
+        logger.warning("no line to %s: %s", self.address, said)
+        if time.monotonic() - self.heard > self.give_up:
+            raise ValueError(f"no line to {self.address} for {self.give_up:g} s: {said}")
+
+    async def connect(self) -> None:
+        """One connection, from Hello to its end."""
+        credentials = grpc.ssl_channel_credentials(self.kit.ca, self.kit.key, self.kit.certificate)
+        async with aio.secure_channel(self.address, credentials, options=OPTIONS) as channel:
+            dial = channel.stream_stream(
+                METHOD,
+                request_serializer=FromSite.SerializeToString,
+                response_deserializer=ToSite.FromString,
+            )
+            call = dial()
+            method, local = await self.greet(call)
+            inbox: asyncio.Queue[Task] = asyncio.Queue()
+            reading = asyncio.create_task(self.read(call, inbox))
+            working = asyncio.create_task(self.work(call, method, local, inbox))
+            try:
+                await asyncio.wait({reading, working}, return_when=asyncio.FIRST_COMPLETED)
+                done = reading if reading.done() else working
+                done.result()
+            except asyncio.InvalidStateError:  # a write on a line that has just ended
+                raise ConnectionError from None
+            finally:
+                reading.cancel()
+                working.cancel()
+
+    async def greet(self, call: Any) -> tuple[Method, Site]:
+        hello = Hello(
+            major=MAJOR, minor=MINOR, site=self.kit.name, parameters=self.shape.parameters,
+            dtype=self.shape.dtype, file=self.file,
+        )  # fmt: skip
+        await asyncio.wait_for(call.write(FromSite(hello=hello)), ANSWER)
+        first = await asyncio.wait_for(call.read(), ANSWER)
+        if first is aio.EOF:
+            raise ConnectionError
+        if not first.HasField("welcome") or first.welcome.major != MAJOR:
+            raise Refusal("does not speak our protocol")
+        return await self.enter(first.welcome)
+
+    async def enter(self, welcome: Welcome) -> tuple[Method, Site]:
+        """Our data under the server's settings; loaded once."""
+        if welcome.file != self.file:
+            logger.warning("the server runs another FILE.py (%s)", welcome.file.hex()[:16])
+        if self.memory.server != welcome.server:
+            self.memory = Memory(welcome.server)
+        settings = welcome.settings.SerializeToString(deterministic=True)
+        if self.known is None or self.known[0] != settings:
+            made = await self.loop.run_in_executor(self.hands, self.make, welcome.settings)
+            self.known = (settings, *made)
+        logger.warning("connected to %s as %s", self.address, self.kit.name)
+        self.attempts, self.heard = 0, time.monotonic()
+        return self.known[1:]
+
+    async def read(self, call: Any, inbox: asyncio.Queue[Task]) -> None:
+        """Tasks into the inbox until the run is over; while we work, too."""
+        assert self.known is not None
+        number, message = self.known[2].number, None
+        while (received := await call.read()) is not aio.EOF:
+            self.heard = time.monotonic()
+            if received.HasField("over"):
+                return
+            if not received.HasField("task") or inbox.qsize() > WAITING:
+                raise Refusal("sent something that is no task, or too many tasks")
+            message = next_message(message, received.task, self.shape)
+            if message.whole:
+                inbox.put_nowait(task_of(message, number))
+                message = None
+        raise ConnectionError
+
+    async def work(
+        self, call: Any, method: Method, local: Site, inbox: asyncio.Queue[Task]
+    ) -> None:
+        """Task by task. One that we have answered already was sent again for its report."""
+        memory = self.memory
+        while True:
+            task, report = await inbox.get(), memory.report
+            if report is None or report.task != task.id:
+                try:
+                    memory.worker, report = await self.loop.run_in_executor(
+                        self.hands, serve, method, local, memory.worker, task
+                    )
+                except NoState:
+                    continue  # we are new, and the server sends it again, whole, since we called
+                except Exception as error:
+                    kind = type(error).__name__
+                    raise ValueError(f"the work on a task raised {kind}: {error}") from error
+            if task.id >= 0:
+                memory.report = report
+            await send(call, report)
+
+
+async def send(call: Any, report: Report | None) -> None:
+    assert report is not None
+    for part in parts(report.task, report.vectors, report.scalars):
+        await call.write(FromSite(report=part))
+
+
+def task_of(message: Message, number: int) -> Task:
+    return Task(number, message.id, message.kind, message.vectors(), message.scalars)
+
+
+def pause(attempts: int) -> float:
+    """Seconds before the next attempt; by chance, so that many sites do not come at once."""
+    return min(LONGEST, FIRST * 2.0 ** min(attempts, 10)) * random.uniform(0.5, 1.0)

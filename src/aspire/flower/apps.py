@@ -1,0 +1,158 @@
+"""A ServerApp and a ClientApp that train what FILE.py defines, with ASPIRE-EASE_per.
+
+FILE.py is the file of `aspire train`, unchanged. The keys of [tool.flwr.app.config] are the options
+of `aspire train`; a node says which site it is with `site`, or with `partition-id` (its number), in
+its --node-config. Flower starts a process for each message, which loads that one site.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import InitVar, dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+
+from aspire.flower.carrier import GridCarrier
+from aspire.flower.messages import PROTOCOL, from_report, to_task
+from aspire.runtimes.serve import serve
+from aspire.train.engines import train_on
+from aspire.train.file import job_of, member, read
+from aspire.train.run import Run
+
+logger = logging.getLogger("flwr")  # what it says is shown by `flwr run --stream`
+
+# The keys of the run's config, and their values where it has none.
+DEFAULTS: dict[str, Any] = {
+    "iterations": 200,
+    "local-steps": 50,  # a message costs seconds, so it should carry much work
+    "quorum": 1,
+    "staleness": 0,  # 0: no bound
+    "batch-size": 64,  # 0: the whole site
+    "preset": "auto",
+    "weight-decay": 0.0,
+    "seed": 0,
+    "device": "cpu",
+    "evaluate-every": 0,  # 0: only at the end, since an evaluation is a message to every site
+}
+# The same for what only the ServerApp needs.
+MASTER: dict[str, Any] = {
+    "out": "",  # a new folder for the run, where the ServerApp runs; "": none
+    "log": "vectors",  # the ServerApp has no data, so a replay needs the vectors
+    "patience": 300.0,
+    "checkpoint-seconds": 60.0,
+}
+
+
+@dataclass
+class FlowerEngine:
+    """The nodes of a Flower run, as the engine of a driver."""
+
+    grid: InitVar[Grid]
+    name: ClassVar[str] = "flower"
+
+    def __post_init__(self, grid: Grid) -> None:
+        self._grid = grid
+
+    def open(self, crew: Any, names: Sequence[str], run: str) -> GridCarrier:
+        """The ClientApps know what to do, so no `crew` is sent."""
+        return GridCarrier(self._grid, list(names))
+
+
+def server_app(file: str | Path) -> ServerApp:
+    """What [tool.flwr.app.components] names as `serverapp`."""
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        train_over(grid, Path(file), context.run_config)
+
+    return app
+
+
+def train_over(grid: Grid, file: Path, config: Mapping[str, Any]) -> Run:
+    """The whole run: no data is loaded here, each site is asked by message."""
+    source, (options, given) = read(file), options_of(config)
+    job = job_of(source, options, only=[])
+    about = {"file": source.path, "sha256": source.sha256, "options": options}
+    run = train_on(
+        FlowerEngine(grid), job, None, out=given["out"] or None, log=given["log"], source=about,
+        patience=given["patience"], checkpoint_seconds=given["checkpoint-seconds"],
+        progress=lambda t: logger.info("aspire: %d of %d iterations", t, options["iterations"]),
+    )  # fmt: skip
+    for line in summary(run):
+        logger.info("aspire: %s", line)
+    return run
+
+
+def client_app(file: str | Path) -> ClientApp:
+    """What [tool.flwr.app.components] names as `clientapp`."""
+    app = ClientApp()
+
+    @app.query()
+    def who(message: Message, context: Context) -> Message:
+        about = ConfigRecord({"protocol": PROTOCOL, "site": site_of(Path(file), context)})
+        return Message(RecordDict({"about": about}), reply_to=message)
+
+    def work(message: Message, context: Context) -> Message:
+        task, name = to_task(message.content), site_of(Path(file), context)
+        method, local = member(read(Path(file)), options_of(context.run_config)[0], name)
+        if task.worker != local.number:
+            raise ValueError(
+                f"task {task.id} is for site number {task.worker}: expected {local.number}, {name}"
+            )
+        _, report = serve(method, local, None, task)
+        return Message(from_report(report), reply_to=message)
+
+    app.train()(work)
+    app.evaluate()(work)
+    return app
+
+
+def options_of(config: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The options of `aspire train`, and those of the master, from the run's config."""
+    for name, value in config.items():
+        like = (DEFAULTS | MASTER).get(name)
+        if like is None:
+            known = ", ".join([*DEFAULTS, *MASTER])
+            raise ValueError(f"config {name}={value!r}: expected one of {known}")
+        kinds = (int, float) if isinstance(like, float) else type(like)
+        if not isinstance(value, kinds) or isinstance(value, bool):
+            raise ValueError(f"config {name}={value!r}: expected a {type(like).__name__}")
+    options = {k.replace("-", "_"): config.get(k, v) for k, v in DEFAULTS.items()}
+    options["staleness"] = options["staleness"] or None
+    return options, {k: config.get(k, v) for k, v in MASTER.items()}
+
+
+def site_of(file: Path, context: Context) -> str:
+    """The name of this node's site, from its --node-config."""
+    config = context.node_config
+    if "site" in config:
+        return str(config["site"])
+    if "partition-id" not in config:
+        raise ValueError(
+            f"--node-config has {sorted(config)}: expected site, or partition-id, a number"
+        )
+    names = job_of(read(file), options_of(context.run_config)[0], only=[]).problem.names
+    number = int(config["partition-id"])
+    if not 0 <= number < len(names):
+        raise ValueError(f"partition-id={number}: expected 0 to {len(names) - 1}")
+    return names[number]
+
+
+def summary(run: Run) -> list[str]:
+    lines = [
+        f"{name}: weight {run.weights[j]:.3f}, loss {run.losses[j]:.3f}"
+        + ("" if run.accuracies is None else f", accuracy {100 * run.accuracies[j]:.1f} %")
+        for j, name in enumerate(run.sites)
+    ]
+    worst = "" if run.worst_accuracy is None else f", accuracy {100 * run.worst_accuracy:.1f} %"
+    lines.append(
+        f"worst site: loss {run.worst_loss:.4f}{worst} (on the {run.evaluated_on} parts); "
+        f"{run.iterations} iterations in {run.wall_seconds:.0f} s"
+    )
+    return lines

@@ -1,0 +1,83 @@
+"""Tasks and reports as Flower's records, and back: vectors as arrays, numbers as numbers.
+
+A message holds three records: `vectors` (ArrayRecord), `scalars` (MetricRecord) and `about`
+(ConfigRecord: the protocol's version, the task's id, worker and kind). Arrays travel as numpy's own
+format without pickle, so reading one runs no code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from torch import Tensor
+
+from aspire.types import Report, Task
+
+PROTOCOL = 1
+
+
+def from_task(task: Task) -> RecordDict:
+    about = {"worker": task.worker, "task": task.id, "kind": task.kind}
+    return _records(about, task.vectors, task.scalars)
+
+
+def to_task(records: RecordDict) -> Task:
+    about, vectors, scalars = _parts(records)
+    return Task(int(about["worker"]), int(about["task"]), str(about["kind"]), vectors, scalars)
+
+
+def from_report(report: Report) -> RecordDict:
+    about = {"worker": report.worker, "task": report.task}
+    return _records(about, report.vectors, report.scalars)
+
+
+def to_report(records: RecordDict) -> Report:
+    about, vectors, scalars = _parts(records)
+    return Report(int(about["worker"]), int(about["task"]), vectors, scalars)
+
+
+def _records(
+    about: dict[str, Any], vectors: Mapping[str, Tensor], scalars: Mapping[str, float]
+) -> RecordDict:
+    arrays = {name: Array(vector.detach().cpu().numpy()) for name, vector in vectors.items()}
+    return RecordDict(
+        {
+            "about": ConfigRecord({"protocol": PROTOCOL, **about}),
+            "vectors": ArrayRecord(arrays),
+            "scalars": MetricRecord({name: float(value) for name, value in scalars.items()}),
+        }
+    )
+
+
+def _parts(
+    records: RecordDict,
+) -> tuple[Mapping[str, Any], dict[str, Tensor], dict[str, float]]:
+    """What a message says, or a ValueError: it comes from another machine."""
+    about, arrays, numbers = (records.get(name) for name in ("about", "vectors", "scalars"))
+    if not (
+        isinstance(about, ConfigRecord)
+        and isinstance(arrays, ArrayRecord)
+        and isinstance(numbers, MetricRecord)
+    ):
+        raise ValueError(f"a message holds {sorted(records)}: expected about, vectors and scalars")
+    if about.get("protocol") != PROTOCOL:
+        raise ValueError(f"a message has protocol {about.get('protocol')!r}: expected {PROTOCOL}")
+    vectors = {name: _vector(name, array) for name, array in arrays.items()}
+    for name, value in numbers.items():
+        if not isinstance(value, (int, float)):
+            raise ValueError(f"a message has {name}={value!r}: expected one number")
+    return about, vectors, {name: float(value) for name, value in numbers.items()}  # type: ignore[arg-type]
+
+
+def _vector(name: str, array: Array) -> Tensor:
+    values = array.numpy()
+    if values.ndim != 1 or values.dtype not in (np.float32, np.float64):
+        raise ValueError(
+            f"a message has {name} of shape {values.shape} and type {values.dtype}: "
+            "expected one flat vector of floats"
+        )
+    return torch.from_numpy(np.array(values))

@@ -1,0 +1,120 @@
+"""The wire: what goes in comes out, in bounded parts; what does not fit is refused."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+pytest.importorskip("google.protobuf", reason="needs aspire-ease[federation]")
+from aspire.federation import messages
+from aspire.federation.messages import CHUNK, Refusal, Shape, begin, next_message, parts, shape_of
+from aspire.federation.wire_pb2 import Header, Part, Vector
+
+SOURCE = Path(__file__).parents[2] / "src"
+SMALL = Shape(3, "float32", 48)
+
+
+def through(sent: list[Part], shape: Shape) -> messages.Message:
+    message = None
+    for part in sent:
+        message = next_message(message, Part.FromString(part.SerializeToString()), shape)
+    assert message is not None
+    return message
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("p", [1, 3, CHUNK // 4, CHUNK // 4 + 1])
+def test_a_message_comes_through_to_the_bit(p: int, dtype: torch.dtype) -> None:
+    v = torch.randn(p, dtype=dtype, generator=torch.Generator().manual_seed(p))
+    vectors, scalars = {"w": v, "v": -v}, {"pi": 0.25, "rate": 1e-300}
+    sent = list(parts(-7, vectors, scalars, "step"))
+    shape = shape_of(v)
+    message = through(sent, shape)
+    assert message.whole
+    assert (message.id, message.kind, message.scalars) == (-7, "step", scalars)
+    found = message.vectors()
+    assert list(found) == ["w", "v"]
+    assert all(torch.equal(found[name], vectors[name]) for name in vectors)
+    assert all(x.dtype == dtype for x in found.values())
+    assert all(part.ByteSize() < CHUNK + messages.OVERHEAD for part in sent)
+
+
+def test_no_vectors_is_one_part() -> None:
+    sent = list(parts(3, {}, {"loss": 2.0}))
+    assert len(sent) == 1
+    assert through(sent, SMALL).vectors() == {}
+
+
+def header(*lengths: int, **scalars: float) -> Header:
+    named = [Vector(name=f"x{i}", length=n) for i, n in enumerate(lengths)]
+    return Header(id=1, vectors=named, scalars=scalars)
+
+
+@pytest.mark.parametrize(
+    ("declared", "sentence"),
+    [
+        (header(2), "x0 of 2 numbers: expected 3"),
+        (header(2**28), "x0 of 268435456 numbers: expected 3"),
+        (header(3, 3, 3, 3, 3), "5 vectors and 0 numbers: expected at most 4 and 64"),
+        (header(**{f"n{i}": 0.0 for i in range(65)}), "0 vectors and 65 numbers"),
+        (header(**{"n" * 65: 0.0}), "expected different short names"),
+        (Header(vectors=[Vector(name="w", length=3)] * 2), "expected different short names"),
+    ],
+)
+def test_what_is_declared_is_checked_first(declared: Header, sentence: str) -> None:
+    with pytest.raises(Refusal, match=sentence):
+        begin(declared, SMALL)
+
+
+def test_the_bound_on_a_message_holds() -> None:
+    with pytest.raises(Refusal, match="sent 24 bytes: expected at most 23"):
+        begin(header(3, 3), Shape(3, "float32", 23))
+
+
+def test_data_fits_what_was_declared() -> None:
+    with pytest.raises(Refusal, match="sent 16 bytes of vectors: expected 12"):
+        next_message(None, Part(header=header(3), data=bytes(16)), SMALL)
+    half = next_message(None, Part(header=header(3), data=bytes(8)), SMALL)
+    assert not half.whole
+    with pytest.raises(Refusal, match="began another message after 8 of 12 bytes"):
+        next_message(half, Part(header=header(3)), SMALL)
+    with pytest.raises(Refusal, match="empty part"):
+        next_message(half, Part(), SMALL)
+    with pytest.raises(Refusal, match="sent 16 bytes of vectors: expected 12"):
+        next_message(half, Part(data=bytes(8)), SMALL)
+    with pytest.raises(Refusal, match="before a header"):
+        next_message(None, Part(data=bytes(8)), SMALL)
+
+
+def test_numbers_must_be_numbers() -> None:
+    refuse = messages.refuse_not_finite
+    refuse({"loss": -1e29}, {"w": torch.tensor([3e38, 3e38, -3e38])})
+    for value in (float("nan"), float("inf"), 1e31):
+        with pytest.raises(Refusal, match="loss="):
+            refuse({"loss": value}, {})
+    for value in (float("nan"), float("inf")):
+        with pytest.raises(Refusal, match="w with values that are not finite"):
+            refuse({}, {"w": torch.tensor([1.0, value])})
+
+
+def test_a_model_in_half_precision_is_refused() -> None:
+    with pytest.raises(ValueError, match="type float16: expected float32 or float64"):
+        shape_of(torch.zeros(3, dtype=torch.float16))
+
+
+def test_max_message_must_hold_a_task() -> None:
+    with pytest.raises(ValueError, match="max_message=1 MB: expected at least 8"):
+        shape_of(torch.zeros(10**6), 1)
+    assert shape_of(torch.zeros(10**6), 8).most == 8 * 2**20
+
+
+def test_the_generated_module_fits_the_proto_file(tmp_path: Path) -> None:
+    tools = pytest.importorskip("grpc_tools.protoc", reason="needs grpcio-tools")
+    name = "aspire/federation/wire.proto"
+    code = tools.main(
+        ["", f"-I{SOURCE}", f"--python_out={tmp_path}", f"--pyi_out={tmp_path}", name]
+    )
+    assert code == 0
+    for made in ("wire_pb2.py", "wire_pb2.pyi"):
+        new = (tmp_path / "aspire" / "federation" / made).read_text()
+        assert new == (SOURCE / "aspire" / "federation" / made).read_text(), "make it again"

@@ -1,0 +1,208 @@
+"""The carrier and the two apps in one process: Flower's own messages, a grid that runs the apps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("flwr", reason="needs the extra: pip install 'aspire-ease[flower]'")
+
+from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid
+from flwr.supercore.task_identity import TaskIdentity
+
+from aspire.flower.apps import client_app, options_of, train_over
+from aspire.flower.carrier import TRIES, GridCarrier
+from aspire.flower.messages import from_report, from_task, to_report, to_task
+from aspire.runtimes.driver import Back, Gone
+from aspire.train import replay
+from aspire.train.file import job_of, read
+from aspire.types import Report, Task
+
+FILE = """
+import torch
+
+def model():
+    return torch.nn.Linear(3, 2)
+
+def sites():
+    return ["north", "east"]
+
+def site(name):
+    rng = torch.Generator().manual_seed(len(name))
+    x = torch.randn(40, 3, generator=rng)
+    return x, (x[:, 0] + (name == "east") * x[:, 1] > 0).long()
+"""
+
+
+class Here(Grid):
+    """A grid whose nodes are this process: a message is served when it is pulled for."""
+
+    def __init__(self, app: ClientApp, nodes: dict[int, dict[str, Any]], config: dict[str, Any]):
+        self.app, self.nodes, self.config = app, nodes, config
+        self.waiting: dict[str, Message] = {}
+        self.broken: dict[int, Error] = {}
+        self.sent: list[Message] = []
+
+    def set_run(self, run: Any) -> None: ...
+    def create_message(self, *arguments: Any, **named: Any) -> Any: ...
+    def send_and_receive(self, *arguments: Any, **named: Any) -> Any: ...
+
+    @property
+    def run(self) -> Any:
+        return None
+
+    def get_node_ids(self) -> Iterable[int]:
+        return list(self.nodes)
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        ids = []
+        for message in messages:
+            self.sent.append(message)
+            message.metadata.__dict__["_message_id"] = f"message {len(self.sent)}"
+            self.waiting[message.metadata.message_id] = message
+            ids.append(message.metadata.message_id)
+        return ids
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        due = [self.waiting.pop(m) for m in message_ids if m in self.waiting]
+        return [self.serve(message) for message in due]
+
+    def serve(self, message: Message) -> Message:
+        node = message.metadata.dst_node_id
+        if node in self.broken:
+            return Message(self.broken[node], reply_to=message)
+        context = Context(0, node, self.nodes[node], RecordDict(), self.config)
+        return self.app(message, context)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
+    path = tmp_path / "file.py"
+    path.write_text(FILE, encoding="utf-8")
+    return path
+
+
+def probe(worker: int, id: int = 0) -> Task:
+    return Task(worker, id, "probe", {"w": torch.zeros(8)}, {"draws": 0.0})
+
+
+def test_messages_travel_unchanged() -> None:
+    vectors = {"w": torch.tensor([1.5, -2.0]), "v": torch.zeros(3, dtype=torch.float64)}
+    task = Task(2, 7, "step", vectors, {"pi": 0.1})
+    back = to_task(from_task(task))
+    assert (back.worker, back.id, back.kind, back.scalars) == (2, 7, "step", {"pi": 0.1})
+    assert all(torch.equal(back.vectors[n], v) for n, v in vectors.items())
+    assert back.vectors["v"].dtype == torch.float64
+    report = to_report(from_report(Report(2, 7, vectors, {"loss": 0.5})))
+    assert (report.worker, report.task, report.scalars) == (2, 7, {"loss": 0.5})
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"about": ConfigRecord({"protocol": 2})}, "protocol 2: expected 1"),
+        ({"about": None}, "expected about, vectors and scalars"),
+    ],
+)
+def test_a_message_of_another_kind_is_refused(change: dict[str, Any], sentence: str) -> None:
+    records = from_report(Report(0, 0))
+    for name, record in change.items():
+        if record is None:
+            del records[name]
+        else:
+            records[name] = record
+    with pytest.raises(ValueError, match=sentence):
+        to_report(records)
+
+
+def test_a_matrix_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"w of shape \(2, 2\)"):
+        to_report(from_report(Report(0, 0, {"w": torch.zeros(2, 2)})))
+
+
+def test_nodes_are_found_by_name_and_answer(file: Path) -> None:
+    grid = Here(client_app(file), {11: {"site": "east"}, 12: {"partition-id": 0}}, {})
+    carrier = GridCarrier(grid, ["north", "east"])
+    found = carrier.receive(0.0)
+    assert sorted(a.worker for a in found if isinstance(a, Back)) == [0, 1]
+    assert carrier.nodes == {0: 12, 1: 11}
+    carrier.send([probe(0), probe(1, 1)])
+    reports = carrier.receive(0.0)
+    assert {(r.worker, r.task) for r in reports} == {(0, 0), (1, 1)}
+    assert all(isinstance(r, Report) and r.scalars["loss"] > 0 for r in reports)
+    step = {"pi": 0.5, "kappa": 1.0, "rate": 0.1, "draws": 1.0}
+    carrier.send([Task(0, 2, "step", {"v": torch.zeros(8)}, step)])
+    sent = to_task(grid.sent[-1].content)
+    assert torch.equal(sent.vectors["w"], torch.zeros(8))  # w comes along: nobody remembers it
+    (report,) = carrier.receive(0.0)
+    carrier.send([Task(0, 3, "step", {"v": torch.zeros(8)}, step)])
+    again = to_task(grid.sent[-1].content)
+    assert torch.equal(again.vectors["w"], report.vectors["w"])
+
+
+def test_a_failed_process_costs_one_task_but_not_for_ever(file: Path) -> None:
+    grid = Here(client_app(file), {11: {"site": "east"}}, {})
+    carrier = GridCarrier(grid, ["north", "east"])
+    carrier.receive(0.0)
+    grid.broken[11] = Error(8, "the process crashed")
+    for n in range(TRIES):
+        carrier.send([probe(1)])
+        (arrival,) = carrier.receive(0.0)
+        assert arrival == Back(1) if n < TRIES - 1 else isinstance(arrival, Gone)
+    assert "crashed" in arrival.reason
+
+
+def test_a_node_that_leaves_is_gone_and_another_takes_its_name(file: Path) -> None:
+    now = [0.0]
+    grid = Here(client_app(file), {11: {"site": "east"}}, {})
+    carrier = GridCarrier(grid, ["north", "east"], clock=lambda: now[0])
+    carrier.receive(0.0)
+    grid.nodes = {11: {"site": "east"}, 13: {"site": "east"}, 14: {"site": "west"}}
+    now[0] += 10
+    assert carrier.receive(0.0) == []  # the first keeps its name; the third is none of ours
+    assert carrier.nodes == {1: 11}
+    del grid.nodes[11]
+    now[0] += 10
+    assert carrier.receive(0.0) == [Gone(1, "its SuperNode left"), Back(1)]
+    assert carrier.nodes == {1: 13}
+    carrier.send([probe(0)])  # nobody is there: dropped, as the driver expects
+    assert len(grid.waiting) == 0
+
+
+def test_a_task_for_another_site_is_not_done(file: Path) -> None:
+    grid = Here(client_app(file), {11: {"site": "east"}}, {})
+    message = Message(from_task(probe(0)), 11, "train")
+    with pytest.raises(ValueError, match="for site number 0: expected 1, east"):
+        grid.serve(message)
+
+
+@pytest.mark.parametrize(
+    ("config", "sentence"),
+    [
+        ({"iteration": 3}, "config iteration=3: expected one of iterations"),
+        ({"iterations": "many"}, "config iterations='many': expected a int"),
+    ],
+)
+def test_a_bad_config_is_refused(config: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        options_of(config)
+
+
+def test_a_whole_run_equals_its_replay(file: Path, tmp_path: Path) -> None:
+    config = {"iterations": 12, "local-steps": 3, "out": str(tmp_path / "run")}
+    grid = Here(client_app(file), {11: {"site": "east"}, 12: {"site": "north"}}, config)
+    run = train_over(grid, file, config)
+    assert run.iterations == 12
+    assert run.settings["local_steps"] == 3
+    assert run.evaluated_on == "train"
+    assert run.worst_accuracy is not None
+    assert run.worst_accuracy > 0.5
+    events, _ = replay(tmp_path / "run", job_of(read(file), options_of(config)[0], only=[]))
+    assert events == 14  # two probes, twelve steps

@@ -1,0 +1,351 @@
+"""The driver's rules over a real carrier: threads and queues that lose, repeat and delay."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from dataclasses import replace
+
+import pytest
+import torch
+
+from aspire.methods import aspire, central, fedavg
+from aspire.runtimes import checkpoint, log, rundir
+from aspire.runtimes.driver import Back, Driver, Gone, begin
+from aspire.runtimes.log import EventLog, digest
+from aspire.runtimes.serve import NoState, serve
+from aspire.sets import CDNorm
+from aspire.train import Interrupted, prepare, replay, resume, train
+from aspire.train.engines import crew_and_job, drive
+from aspire.types import Facts, Report
+from tests.helpers import blobs, linear
+from tests.runtimes.threads import ThreadEngine, Threads
+
+QUICK = {"iterations": 60, "batch_size": 8, "evaluate_every": 20}
+
+
+def whole_job(**more):
+    return prepare(linear(), blobs(), **QUICK | more)
+
+
+def events_of(folder):
+    return log.read(folder / log.NAME)[0]
+
+
+def same_state(folder, **more):
+    """The replay finds the state that the run ended with."""
+    job = whole_job(**more)
+    return replay(folder, job)
+
+
+# ---------------------------------------------------------------- the whole way
+
+
+@pytest.mark.parametrize("level", ["full", "vectors"])
+def test_a_run_replays_to_the_bit(tmp_path, level):
+    run = train(linear(), blobs(), engine=ThreadEngine(), out=tmp_path / "run", log=level, **QUICK)
+    assert run.iterations == 60
+    assert [line["t"] for line in run.history][-1] == 60
+    assert run.evaluated_on == "test"
+    on_simulator = train(linear(), blobs(), **QUICK)
+    assert set(run.history[0]) == set(on_simulator.history[0])
+    assert set(run.result()) == set(on_simulator.result())
+    events, state = same_state(tmp_path / "run")
+    assert events == len(events_of(tmp_path / "run"))
+    assert len(state) == 64
+    if level == "vectors":  # no data is needed
+        _, job = crew_and_job(linear(), blobs(), QUICK)
+        assert replay(tmp_path / "run", job)[1] == state
+        kept = list((tmp_path / "run" / log.VECTORS).iterdir())
+        assert len(kept) == events - 4  # the probes have none
+
+
+def test_the_evaluation_is_what_the_model_gives(tmp_path):
+    run = train(linear(), blobs(), engine=ThreadEngine(), **QUICK)
+    for j, site in enumerate(blobs().values()):
+        x, y = site["test"]
+        right = (run.model(x).argmax(1) == y).float().mean()
+        assert run.accuracies[j] == pytest.approx(float(right))
+        x, y = site["train"]
+        loss = torch.nn.functional.cross_entropy(run.model(x), y).detach()
+        assert run.losses[j] == pytest.approx(float(loss), rel=1e-5)
+    assert run.worst_case_loss == pytest.approx(
+        CDNorm(radius=0.25, budget=4.0).for_sites(4).value(run.losses)
+    )
+
+
+@pytest.mark.parametrize("method", [aspire(quorum=2, pull_bound=10.0), fedavg(), central()])
+def test_every_method_runs_and_replays(tmp_path, method):
+    train(linear(), blobs(), engine=ThreadEngine(), out=tmp_path / "r", method=method, **QUICK)
+    same_state(tmp_path / "r", method=method)
+
+
+def test_status_says_where_the_run_stands(tmp_path):
+    train(linear(), blobs(), engine=ThreadEngine(), out=tmp_path / "r", **QUICK)
+    status = json.loads((tmp_path / "r" / "status.json").read_text())
+    assert status["iteration"] == 60
+    assert status["ended"]
+    assert [site["name"] for site in status["sites"]] == ["s0", "s1", "s2", "s3"]
+    assert sum(site["reports"] for site in status["sites"]) == len(events_of(tmp_path / "r"))
+    assert sum(site["weight"] for site in status["sites"]) == pytest.approx(1.0)
+    assert status["worst_site"] in {"s0", "s1", "s2", "s3"}
+
+
+@pytest.mark.parametrize("name", ["stationarity", "absences", "delays"])
+def test_what_is_simulated_is_refused_on_an_engine(name):
+    with pytest.raises(ValueError, match=f"{name} belongs to the simulator"):
+        train(linear(), blobs(), engine=ThreadEngine(), **QUICK, **{name: ["x"]})
+
+
+# ---------------------------------------------------------------- what a carrier may do
+
+
+def test_duplicates_are_dropped(tmp_path):
+    engine = ThreadEngine(lambda report: [report, report])
+    train(linear(), blobs(), engine=engine, out=tmp_path / "r", **QUICK)
+    tasks = [e["task"] for e in events_of(tmp_path / "r") if e["event"] == "report"]
+    assert len(tasks) == len(set(tasks))
+    status = json.loads((tmp_path / "r" / "status.json").read_text())
+    assert status["dropped"] > 20
+    same_state(tmp_path / "r")
+
+
+def test_reports_on_tasks_never_given_are_dropped(tmp_path):
+    def more(report):
+        return [replace(report, task=report.task + 1000), replace(report, worker=99), report]
+
+    train(linear(), blobs(), engine=ThreadEngine(more), out=tmp_path / "r", **QUICK)
+    assert {e["event"] for e in events_of(tmp_path / "r")} == {"report"}
+    same_state(tmp_path / "r")
+
+
+def test_a_new_process_costs_one_task(tmp_path):
+    """Killed with a task in hand: the same task again, with its w_j, and no event of it."""
+    job = whole_job()
+    crew = [lambda j=j: (job.method, job.problem.sites[j]) for j in range(4)]
+    seen = {"n": 0}
+
+    def changed(report):
+        seen["n"] += 1
+        if seen["n"] in (10, 20, 30):
+            threading.Thread(target=carrier.restart, args=(report.worker,)).start()
+            return []  # it died before it could report
+        return [report]
+
+    carrier = Threads(crew, changed)
+    drive(job, carrier, folder=tmp_path, patience=30.0)
+    carrier.close()
+    assert seen["n"] > 30
+    assert {e["event"] for e in events_of(tmp_path)} == {"report"}
+    events, end = log.read(tmp_path / log.NAME)
+    rundir.write_json(tmp_path / rundir.RUN, {"log": "full", "engine": {}})
+    assert same_state(tmp_path) == (len(events), end["state"])
+
+
+def test_a_task_for_an_old_process_is_asked_for_again():
+    job = whole_job()
+    master, tasks = job.method.init(Facts(4, job.problem.flat.start), 0)
+    local = job.problem.sites[0]
+    for task in tasks:
+        _, report = serve(job.method, job.problem.sites[task.worker], None, task)
+        master, new, _ = job.method.absorb(master, [report])
+    worker, report = serve(job.method, local, None, new[0])
+    master, (bare,), _ = job.method.absorb(master, [report])
+    with pytest.raises(NoState, match="carries no w"):
+        serve(job.method, local, None, bare)
+    _, old = serve(job.method, local, worker, bare)
+    _, again = serve(job.method, local, None, job.method.whole(master, bare))
+    assert digest(old) == digest(again)
+
+
+# ---------------------------------------------------------------- one step at a time
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+class Silent:
+    """A carrier that only notes what it was given."""
+
+    def __init__(self):
+        self.sent = []
+
+    def send(self, tasks):
+        self.sent += tasks
+
+
+def quiet_driver(method=None, path=None):
+    job = whole_job(**({} if method is None else {"method": method}))
+    clock, carrier = Clock(), Silent()
+    state = begin(job.method, Facts(4, job.problem.flat.start), 0)
+    names = job.problem.names
+    trail = EventLog("full", path)
+    driver = Driver(job.method, carrier, names, state, trail, patience=10.0, clock=clock)
+    driver.send_again(range(4))
+    return job, driver, carrier, clock
+
+
+def answer(job, driver, j):
+    """What worker j, whoever it is, says to the task in its hands."""
+    task = driver.state.hands[j]
+    if job.method.whole is not None:
+        task = job.method.whole(driver.state.master, task)
+    return serve(job.method, job.problem.sites[j], None, task)[1]
+
+
+def test_the_silent_leave_and_the_late_return():
+    job, driver, carrier, clock = quiet_driver()
+    probe = answer(job, driver, 3)
+    for j in range(3):
+        driver.take(answer(job, driver, j))
+    assert driver.state.master.t == 0  # the constants wait for the fourth
+    clock.now = 11.0
+    driver.notice_silence()
+    assert list(driver.state.away) == [3]
+    assert driver.state.master.present.tolist() == [True, True, True, False]
+    driver.take(answer(job, driver, 0))
+    assert driver.state.master.t == 1
+    driver.take(probe)  # late: dropped, but it is back
+    assert driver.state.away == {}
+    assert driver.state.dropped == 1
+    assert carrier.sent[-1].kind == "probe"
+    assert carrier.sent[-1].id != probe.task
+    driver.take(answer(job, driver, 3))
+    assert driver.state.master.present.all()
+
+
+def test_nobody_is_hurried_who_has_just_got_a_task():
+    job, driver, _carrier, clock = quiet_driver()
+    clock.now = 9.0
+    driver.take(answer(job, driver, 0))  # has no task now, and may wait for ever
+    clock.now = 10.5
+    driver.notice_silence()
+    assert sorted(driver.state.away) == [1, 2, 3]
+    assert 0 not in driver.state.away
+
+
+def test_gone_and_back():
+    job, driver, carrier, _clock = quiet_driver()
+    for j in range(4):
+        driver.take(answer(job, driver, j))
+    driver.take(Gone(2, "its disk is full"))
+    driver.take(Gone(2, "its disk is full"))
+    assert driver.state.away == {2: "its disk is full"}
+    before = len(carrier.sent)
+    driver.take(Back(1))  # was never away: a new process
+    assert [(t.worker, "w" in t.vectors) for t in carrier.sent[before:]] == [(1, True)]
+    assert carrier.sent[-1].id == driver.state.hands[1].id
+    driver.take(Back(2))
+    assert carrier.sent[-1].kind == "probe"
+    assert driver.state.away == {}
+
+
+def test_a_refused_report_puts_its_site_away(tmp_path, caplog):
+    job, driver, _carrier, _clock = quiet_driver(path=tmp_path / "events.jsonl")
+    for j in range(4):
+        driver.take(answer(job, driver, j))
+    bad = answer(job, driver, 1)
+    bad = replace(bad, vectors={"w": torch.full_like(bad.vectors["w"], float("nan"))})
+    with caplog.at_level(logging.WARNING, "aspire"):
+        driver.take(bad)
+    assert "not finite" in caplog.text
+    assert list(driver.state.away) == [1]
+    driver.take(bad)  # again: away until it is Back
+    assert list(driver.state.away) == [1]
+    driver.take(answer(job, driver, 0))
+    assert driver.state.master.t == 1
+    lines = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
+    assert ["refused" in line for line in lines] == [False] * 4 + [True] + [False] * 2
+    assert [line["event"] for line in lines if "event" in line] == ["report"] * 4 + [
+        "left",
+        "report",
+    ]
+    driver.take(Back(1))
+    assert driver.state.away == {}
+
+
+def test_a_method_that_cannot_miss_anybody_waits():
+    """The centralised algorithm refuses Left: its worker stays, and is asked again when Back."""
+    _job, driver, carrier, _clock = quiet_driver(central())
+    driver.take(Gone(0, "restarting"))
+    assert driver.state.away == {}
+    assert 0 in driver.state.hands
+    before = len(carrier.sent)
+    driver.take(Back(0))
+    assert [t.worker for t in carrier.sent[before:]] == [0]
+
+
+def test_evaluations_wait_for_the_present_only():
+    job, driver, _carrier, clock = quiet_driver()
+    for j in range(4):
+        driver.take(answer(job, driver, j))
+    driver.ask(job.problem.flat.start, {"t": 0})
+    for j in (0, 1):
+        driver.take(Report(j, -1, {}, {"loss": 1.0}))
+    assert driver.answered() == []
+    driver.take(Gone(2, "x"))
+    driver.take(Report(3, -1, {}, {"loss": 3.0}))
+    (found,) = driver.answered()
+    assert sorted(found.answers) == [0, 1, 3]
+    driver.ask(job.problem.flat.start, {"t": 0})
+    clock.now = 11.0  # nobody answers for too long
+    assert len(driver.answered()) == 1
+
+
+# ---------------------------------------------------------------- stop, kill, resume
+
+
+def stopped_run(folder, **more):
+    steps = []
+    with pytest.raises(Interrupted, match="stopped after"):
+        train(
+            linear(), blobs(), engine=ThreadEngine(), out=folder, checkpoint_seconds=1e9,
+            progress=steps.append, stop=lambda: len(steps) >= 30, **QUICK | more,
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("level", ["full", "vectors"])
+def test_a_stopped_run_goes_on(tmp_path, level):
+    folder = tmp_path / "r"
+    stopped_run(folder, log=level)
+    done = events_of(folder)
+    assert len(done) == 4 + 30
+    crew, job = crew_and_job(linear(), blobs(), QUICK)
+    job.settings["log"] = level
+    run = resume(folder, job, engine=ThreadEngine(), crew=crew)
+    assert run.iterations == 60
+    assert events_of(folder)[: len(done)] == done
+    assert len(events_of(folder)) == 64
+    same_state(folder)
+    assert [line["t"] for line in run.history] == sorted({line["t"] for line in run.history})
+    with pytest.raises(ValueError, match="has ended"):
+        resume(folder, job, engine=ThreadEngine(), crew=crew)
+
+
+def test_what_came_after_the_last_checkpoint_is_done_again(tmp_path):
+    """As after kill -9: the log is longer than the checkpoint knows."""
+    folder = tmp_path / "r"
+    stopped_run(folder)
+    trail = folder / log.NAME
+    with open(trail, "a") as file:
+        file.write('{"n": 999, "time": 1.0, "event": "left", "worker": 0}\n{"torn')
+    crew, job = crew_and_job(linear(), blobs(), QUICK)
+    job.settings["log"] = "full"
+    resume(folder, job, engine=ThreadEngine(), crew=crew)
+    assert [e["n"] for e in events_of(folder)] == list(range(64))
+    same_state(folder)
+
+
+def test_the_driver_is_in_the_checkpoint(tmp_path):
+    stopped_run(tmp_path / "r")
+    state = checkpoint.latest(tmp_path / "r")
+    held = state["drive"]
+    assert set(held.hands) == {0, 1, 2, 3}
+    assert held.gradients > 4 * 13
+    assert state["log"]["count"] == len(events_of(tmp_path / "r"))
+    assert sum(held.reports) == state["log"]["count"]
