@@ -28,6 +28,7 @@ from aspire.experiments.cells import Cell
 TRIALS = 20
 TUNED, TIMED = "settings", "settings_for_time"
 FILE = "tuned.json"
+OURS, VARIANTS = "aspire-ease", ("aspire-ease-", "aspire-cp")
 
 
 # ---------------------------------------------------------------- the space, all of it
@@ -182,6 +183,10 @@ def committed() -> dict[str, Any]:
 
 
 def tuned_settings(dataset: str, maker: str, kind: str = TUNED) -> dict[str, Any] | None:
-    """The committed settings of a method on a data set; None: not tuned."""
-    found = committed()["datasets"].get(dataset, {}).get(maker)
+    """The committed settings of a method on a data set; None: not tuned.
+
+    Variants of ASPIRE-EASE that were not searched on their own have its settings.
+    """
+    searched = committed()["datasets"].get(dataset, {})
+    found = searched.get(maker) or (searched.get(OURS) if maker.startswith(VARIANTS) else None)
     return None if found is None else dict(found[kind])
