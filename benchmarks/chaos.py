@@ -224,7 +224,6 @@ class OnRay:
         os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1"}
         os.environ["PYTHONPATH"] = environment()["PYTHONPATH"]
         self.folder, self.out = folder, folder / "run"
-        self.busy = threading.Lock()
         head = {"num_cpus": 1, "include_dashboard": False, **room(NAMES[:3])}
         self.cluster = Cluster(initialize_head=True, head_node_args=head)
         self.second = self.cluster.add_node(num_cpus=1, **room(AWAY))
@@ -235,8 +234,7 @@ class OnRay:
 
     def workers(self) -> list[int]:
         """The actors' processes: children of our raylets."""
-        with self.busy:
-            nodes = self.cluster.list_all_nodes()
+        nodes = self.cluster.list_all_nodes()
         raylets = {n.all_processes["raylet"][0].process.pid for n in nodes}
         return sorted(pid for pid, title, parent in processes() if parent in raylets
                       and title.startswith("ray::Worker"))  # fmt: skip
@@ -250,7 +248,7 @@ class OnRay:
     def special(self, kind: str, rng: random.Random) -> bool:
         if kind == "delay":
             return self._pause(rng.uniform(0.2, 2.0), rng)
-        threading.Thread(target=self._lose_node, args=(rng.uniform(0.0, 3.0),)).start()
+        self._lose_node(rng.uniform(0.0, 1.0))
         return True
 
     def _pause(self, seconds: float, rng: random.Random) -> bool:
@@ -263,15 +261,14 @@ class OnRay:
         return True
 
     def _lose_node(self, seconds: float) -> None:
-        with self.busy:
-            self.cluster.remove_node(self.second, allow_graceful=False)
-            time.sleep(seconds)
-            self.second = self.cluster.add_node(num_cpus=1, **room(AWAY))
+        """In the main thread: Ray's cluster sets signal handlers."""
+        self.cluster.remove_node(self.second, allow_graceful=False)
+        time.sleep(seconds)
+        self.second = self.cluster.add_node(num_cpus=1, **room(AWAY))
 
     def close(self) -> None:
         self.master.end()
-        with self.busy:
-            self.cluster.shutdown()
+        self.cluster.shutdown()
 
 
 def room(sites: list[str]) -> dict[str, Any]:
@@ -408,7 +405,7 @@ class Chaos:
     def questions(self) -> dict[str, Any]:
         """Wait for the end, then ask."""
         try:
-            code = self.on.master.process.wait(self.seconds + 120.0)
+            code = self.on.master.process.wait(self.seconds + 240.0)
         except subprocess.TimeoutExpired:
             code = None
         ended = code == 0 and (self.on.out / "result.json").exists()

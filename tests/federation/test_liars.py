@@ -107,5 +107,4 @@ def trained(folder: Path, problem: Problem, lie: Any) -> float:
 def test_the_others_are_served_all_the_same(
     lie: Any, folder: Path, problem: Problem, honest: float
 ) -> None:
-    found = trained(folder, problem, lie)
-    assert found > honest - (0.05 if lie is invents_its_model else 0.15)
+    assert trained(folder, problem, lie) > honest - 0.05

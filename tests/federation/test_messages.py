@@ -1,23 +1,26 @@
 """The wire: what goes in comes out, in bounded parts; what does not fit is refused."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 pytest.importorskip("google.protobuf", reason="needs aspire-ease[federation]")
 from aspire.federation import messages
-from aspire.federation.messages import CHUNK, Refusal, Shape, begin, next_message, parts, shape_of
-from aspire.federation.wire_pb2 import Header, Part, Vector
+from aspire.federation.messages import CHUNK, Refusal, Shape, begin, frames, next_message, shape_of
+from aspire.federation.wire_pb2 import FromSite, Header, Part, ToSite, Vector
 
 SOURCE = Path(__file__).parents[2] / "src"
 SMALL = Shape(3, "float32", 48)
 
 
-def through(sent: list[Part], shape: Shape) -> messages.Message:
+def through(sent: list[bytes], shape: Shape) -> messages.Message:
     message = None
-    for part in sent:
-        message = next_message(message, Part.FromString(part.SerializeToString()), shape)
+    for frame in sent:
+        message = next_message(message, frame, shape)
     assert message is not None
     return message
 
@@ -27,7 +30,7 @@ def through(sent: list[Part], shape: Shape) -> messages.Message:
 def test_a_message_comes_through_to_the_bit(p: int, dtype: torch.dtype) -> None:
     v = torch.randn(p, dtype=dtype, generator=torch.Generator().manual_seed(p))
     vectors, scalars = {"w": v, "v": -v}, {"pi": 0.25, "rate": 1e-300}
-    sent = list(parts(-7, vectors, scalars, "step"))
+    sent = list(frames(-7, vectors, scalars, "step"))
     shape = shape_of(v)
     message = through(sent, shape)
     assert message.whole
@@ -36,11 +39,11 @@ def test_a_message_comes_through_to_the_bit(p: int, dtype: torch.dtype) -> None:
     assert list(found) == ["w", "v"]
     assert all(torch.equal(found[name], vectors[name]) for name in vectors)
     assert all(x.dtype == dtype for x in found.values())
-    assert all(part.ByteSize() < CHUNK + messages.OVERHEAD for part in sent)
+    assert all(len(frame) < CHUNK + messages.OVERHEAD for frame in sent)
 
 
 def test_no_vectors_is_one_part() -> None:
-    sent = list(parts(3, {}, {"loss": 2.0}))
+    sent = list(frames(3, {}, {"loss": 2.0}))
     assert len(sent) == 1
     assert through(sent, SMALL).vectors() == {}
 
@@ -71,19 +74,51 @@ def test_the_bound_on_a_message_holds() -> None:
         begin(header(3, 3), Shape(3, "float32", 23))
 
 
+def framed(**part: Any) -> bytes:
+    """As protobuf itself serialises it."""
+    return FromSite(report=Part(**part)).SerializeToString()
+
+
 def test_data_fits_what_was_declared() -> None:
     with pytest.raises(Refusal, match="sent 16 bytes of vectors: expected 12"):
-        next_message(None, Part(header=header(3), data=bytes(16)), SMALL)
-    half = next_message(None, Part(header=header(3), data=bytes(8)), SMALL)
+        next_message(None, framed(header=header(3), data=bytes(16)), SMALL)
+    half = next_message(None, framed(header=header(3), data=bytes(8)), SMALL)
     assert not half.whole
     with pytest.raises(Refusal, match="began another message after 8 of 12 bytes"):
-        next_message(half, Part(header=header(3)), SMALL)
+        next_message(half, framed(header=header(3)), SMALL)
     with pytest.raises(Refusal, match="empty part"):
-        next_message(half, Part(), SMALL)
+        next_message(half, framed(), SMALL)
     with pytest.raises(Refusal, match="sent 16 bytes of vectors: expected 12"):
-        next_message(half, Part(data=bytes(8)), SMALL)
+        next_message(half, framed(data=bytes(8)), SMALL)
     with pytest.raises(Refusal, match="before a header"):
-        next_message(None, Part(data=bytes(8)), SMALL)
+        next_message(None, framed(data=bytes(8)), SMALL)
+
+
+@pytest.mark.parametrize("count", [0, 1, 2])
+def test_frames_are_what_protobuf_makes(count: int) -> None:
+    """The .proto file is the truth: our frames are its messages, byte for byte, both ways."""
+    vectors = {f"x{i}": torch.tensor([1.0, -2.0, i]) for i in range(count)}
+    sent = list(frames(5, vectors, {"loss": 0.5}, "step"))
+    assert len(sent) == 1
+    data = b"".join(x.numpy().tobytes() for x in vectors.values())
+    part = Part(header=header(*[3] * count, loss=0.5), data=data)
+    part.header.id, part.header.kind = 5, "step"
+    assert sent[0] == ToSite(task=part).SerializeToString()
+    assert sent[0] == FromSite(report=part).SerializeToString()
+
+
+@given(st.binary(max_size=64), st.integers(0, 200))
+def test_garbage_is_refused_and_never_believed(garbage: bytes, at: int) -> None:
+    """Any bytes, alone or in the place of a part's own: a Refusal, or what protobuf reads too."""
+    good = framed(header=header(3, loss=1.0), data=bytes(12))
+    for raw in (garbage, good[:at], good[:at] + garbage + good[at + len(garbage) :]):
+        try:
+            found = next_message(None, raw, SMALL)
+        except Refusal:
+            continue
+        read = FromSite.FromString(raw).report
+        assert (found.id, found.scalars) == (read.header.id, dict(read.header.scalars))
+        assert bytes(found.buffer[: found.filled]) == read.data
 
 
 def test_numbers_must_be_numbers() -> None:

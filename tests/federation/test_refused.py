@@ -106,8 +106,8 @@ AT_WORK = {
         "began another message after 20 of 32 bytes",
     ),
     "a task never given": (lambda id: [report(id + 1000)], "it was never given it"),
-    "a second hello": (lambda id: [hello("a0")], "sent something that is no report"),
-    "bytes": (lambda id: [b"\xff\xff"], "sent bytes that are no message"),
+    "a second hello": (lambda id: [hello("a0")], "sent something else than a task or a report"),
+    "bytes": (lambda id: [b"\x12\xff"], "sent bytes that are no message"),
 }
 
 

@@ -13,9 +13,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from google.protobuf.message import DecodeError
 from torch import Tensor
 
-from aspire.federation.wire_pb2 import Header, Part, Vector
+from aspire.federation.wire_pb2 import Header, Vector
 
 MAJOR, MINOR = 1, 0
 METHOD = "/aspire.federation.Federation/Serve"
@@ -63,24 +64,84 @@ def shape_of(start: Tensor, megabytes: float | None = None) -> Shape:
 # ---------------------------------------------------------------- out
 
 
-def parts(
+def frames(
     id: int, vectors: Mapping[str, Tensor], scalars: Mapping[str, float], kind: str = ""
-) -> Iterator[Part]:
-    """The header with the first bytes, then the rest."""
+) -> Iterator[bytes]:
+    """FromSite(report=Part) or ToSite(task=Part), serialised: first the header and some bytes.
+
+    Both are field 2, so they look alike. Put together by hand: protobuf would copy the vectors
+    three times.
+    """
     named = [Vector(name=name, length=len(x)) for name, x in vectors.items()]
-    header = Header(id=id, kind=kind, scalars=scalars, vectors=named)
-    data = b"".join([_bytes(x) for x in vectors.values()])
-    yield Part(header=header, data=data[:CHUNK])
+    header = Header(id=id, kind=kind, scalars=scalars, vectors=named).SerializeToString()
+    views = [_view(x) for x in vectors.values()]
+    data = views[0] if len(views) == 1 else memoryview(b"".join(views))
+    first = data[:CHUNK]
+    yield _frame(b"\x0a" + varint(len(header)) + header, first)
     for at in range(CHUNK, len(data), CHUNK):
-        yield Part(data=data[at : at + CHUNK])
+        yield _frame(b"", data[at : at + CHUNK])
 
 
-def _bytes(x: Tensor) -> bytes:
+def _frame(header: bytes, data: memoryview) -> bytes:
+    inner = header + (b"\x12" + varint(len(data)) if len(data) else b"")
+    return b"".join((b"\x12", varint(len(inner) + len(data)), inner, data))
+
+
+def varint(n: int) -> bytes:
+    """Seven bits a byte, the lowest first; the top bit says that more follow."""
+    found = bytearray()
+    while n > 127:
+        found.append(n & 127 | 128)
+        n >>= 7
+    found.append(n)
+    return bytes(found)
+
+
+def _view(x: Tensor) -> memoryview:
     array = x.detach().cpu().contiguous().numpy()
-    return array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
+    return array.astype(array.dtype.newbyteorder("<"), copy=False).data.cast("B")
 
 
 # ---------------------------------------------------------------- in
+
+
+def unframed(raw: bytes) -> tuple[Header | None, memoryview] | None:
+    """The header, if any, and the bytes of a Part that `frames` made; None: another message."""
+    view = memoryview(raw)
+    if not raw or raw[0] != 0x12:
+        return None
+    size, at = _length(raw, 1)
+    header, data = None, view[:0]
+    if at + size != len(raw):
+        return None
+    if at < len(raw) and raw[at] == 0x0A:
+        size, at = _length(raw, at + 1)
+        header = _header(raw[at : at + size], size)
+        at += size
+    if at < len(raw) and raw[at] == 0x12:
+        size, at = _length(raw, at + 1)
+        data = view[at : at + size]
+        at += size
+    return (header, data) if at == len(raw) else None
+
+
+def _length(raw: bytes, at: int) -> tuple[int, int]:
+    """A varint of at most five bytes, and where it ends."""
+    found = 0
+    for place, byte in enumerate(raw[at : at + 5]):
+        found |= (byte & 127) << 7 * place
+        if byte < 128:
+            return found, at + place + 1
+    raise Refusal("sent bytes that are no message")
+
+
+def _header(raw: bytes, size: int) -> Header:
+    if len(raw) < size:
+        raise Refusal("sent bytes that are no message")
+    try:
+        return Header.FromString(raw)
+    except DecodeError:
+        raise Refusal("sent bytes that are no message") from None
 
 
 @dataclass
@@ -99,7 +160,7 @@ class Message:
     def whole(self) -> bool:
         return self.filled == len(self.buffer)
 
-    def add(self, data: bytes) -> None:
+    def add(self, data: memoryview) -> None:
         end = self.filled + len(data)
         if end > len(self.buffer):
             raise Refusal(f"sent {end} bytes of vectors: expected {len(self.buffer)}")
@@ -137,19 +198,23 @@ def begin(header: Header, shape: Shape) -> Message:
     )
 
 
-def next_message(message: Message | None, part: Part, shape: Shape) -> Message:
+def next_message(message: Message | None, raw: bytes, shape: Shape) -> Message:
     """The message that this part begins or goes on with."""
-    if part.HasField("header"):
+    part = unframed(raw)
+    if part is None:
+        raise Refusal("sent something else than a task or a report")
+    header, data = part
+    if header is not None:
         if message is not None:
             raise Refusal(
                 f"began another message after {message.filled} of {len(message.buffer)} bytes"
             )
-        message = begin(part.header, shape)
+        message = begin(header, shape)
     elif message is None:
         raise Refusal("sent bytes before a header")
-    elif not part.data:
+    elif not data:
         raise Refusal("sent an empty part")
-    message.add(part.data)
+    message.add(data)
     return message
 
 

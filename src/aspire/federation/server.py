@@ -33,8 +33,8 @@ from aspire.federation.messages import (
     Message,
     Refusal,
     Shape,
+    frames,
     next_message,
-    parts,
     refuse_not_finite,
 )
 from aspire.federation.wire_pb2 import FromSite, Hello, Over, Settings, ToSite, Welcome
@@ -164,9 +164,7 @@ class Server:
     async def _serve(self, listen: str, started: Future[int]) -> None:
         self._stop = asyncio.Event()
         server = aio.server(options=OPTIONS)
-        handler = grpc.stream_stream_rpc_method_handler(
-            self._attend, response_serializer=ToSite.SerializeToString
-        )
+        handler = grpc.stream_stream_rpc_method_handler(self._attend)
         service = grpc.method_handlers_generic_handler(
             "aspire.federation.Federation", {"Serve": handler}
         )
@@ -246,22 +244,20 @@ class Server:
     async def _admit(self, name: str, context: Any) -> Line:
         """The site's line, once it said a proper Hello and was made welcome."""
         try:
-            first = await asyncio.wait_for(read(context), HELLO)
+            hello = hello_of(await asyncio.wait_for(context.read(), HELLO))
         except TimeoutError:
             raise Refusal(f"said nothing for {HELLO:g} s") from None
-        if first is None or not first.HasField("hello"):
-            raise Refusal("sent no Hello first")
-        self._check(name, first.hello)
+        self._check(name, hello)
         line = self.lines[name]
-        if first.hello.file != self.terms.file:
-            logger.warning("%s runs another FILE.py (%s)", name, first.hello.file.hex()[:16])
+        if hello.file != self.terms.file:
+            logger.warning("%s runs another FILE.py (%s)", name, hello.file.hex()[:16])
         settings = Settings()
         settings.CopyFrom(self.terms.settings)
         settings.number, settings.sites = line.number, len(self.lines)
         welcome = Welcome(
             major=MAJOR, minor=MINOR, server=self.identity, settings=settings, file=self.terms.file
         )
-        await context.write(ToSite(welcome=welcome))
+        await context.write(ToSite(welcome=welcome).SerializeToString())
         return line
 
     def _check(self, name: str, hello: Hello) -> None:
@@ -308,10 +304,8 @@ class Server:
         """Reports into the queue, each once."""
         self.arrivals.put(Back(line.number))
         message: Message | None = None
-        while (received := await read(connection.context)) is not None:
-            if not received.HasField("report"):
-                raise Refusal("sent something that is no report")
-            message = next_message(message, received.report, self.terms.shape)
+        while (received := await connection.context.read()) is not aio.EOF:
+            message = next_message(message, received, self.terms.shape)
             if message.whole:
                 self._accept(line, connection, message)
                 message = None
@@ -337,24 +331,23 @@ class Server:
             while connection.outbox:
                 task = connection.outbox.popleft()
                 if isinstance(task, Over):
-                    await connection.context.write(ToSite(over=task))
+                    await connection.context.write(ToSite(over=task).SerializeToString())
                     continue
                 connection.given[task.id] = False
                 while len(connection.given) > REMEMBERED:
                     del connection.given[next(iter(connection.given))]
-                for part in parts(task.id, task.vectors, task.scalars, task.kind):
-                    await connection.context.write(ToSite(task=part))
+                for frame in frames(task.id, task.vectors, task.scalars, task.kind):
+                    await connection.context.write(frame)
 
 
-async def read(context: Any) -> FromSite | None:
-    """The next message; None: the site ended the stream."""
-    received = await context.read()
-    if received is aio.EOF:
-        return None
+def hello_of(received: Any) -> Hello:
     try:
-        return FromSite.FromString(received)
+        first = FromSite() if received is aio.EOF else FromSite.FromString(received)
     except DecodeError:
         raise Refusal("sent bytes that are no message") from None
+    if not first.HasField("hello"):
+        raise Refusal("sent no Hello first")
+    return first.hello
 
 
 def certified_name(context: Any) -> str:

@@ -29,16 +29,17 @@ from aspire.federation.messages import (
     Message,
     Refusal,
     Shape,
+    frames,
     next_message,
-    parts,
 )
-from aspire.federation.wire_pb2 import FromSite, Hello, Settings, ToSite, Welcome
+from aspire.federation.wire_pb2 import FromSite, Hello, Over, Settings, ToSite, Welcome
 from aspire.runtimes.serve import NoState, serve
 from aspire.sites import Site
 from aspire.types import Method, Report, Task
 
 logger = logging.getLogger("aspire")
 FIRST, LONGEST = 0.25, 10.0  # seconds between two attempts: doubling, and by chance a bit less
+OVER = ToSite(over=Over()).SerializeToString()
 WAITING = 64  # tasks in the inbox; more are not sent by a proper server
 ANSWER = 20.0  # seconds until a server must have said Welcome
 FINAL = {
@@ -114,12 +115,7 @@ class Dialler:
         """One connection, from Hello to its end."""
         credentials = grpc.ssl_channel_credentials(self.kit.ca, self.kit.key, self.kit.certificate)
         async with aio.secure_channel(self.address, credentials, options=OPTIONS) as channel:
-            dial = channel.stream_stream(
-                METHOD,
-                request_serializer=FromSite.SerializeToString,
-                response_deserializer=ToSite.FromString,
-            )
-            call = dial()
+            call = channel.stream_stream(METHOD)()
             method, local = await self.greet(call)
             inbox: asyncio.Queue[Task] = asyncio.Queue()
             reading = asyncio.create_task(self.read(call, inbox))
@@ -139,10 +135,11 @@ class Dialler:
             major=MAJOR, minor=MINOR, site=self.kit.name, parameters=self.shape.parameters,
             dtype=self.shape.dtype, file=self.file,
         )  # fmt: skip
-        await asyncio.wait_for(call.write(FromSite(hello=hello)), ANSWER)
-        first = await asyncio.wait_for(call.read(), ANSWER)
-        if first is aio.EOF:
+        await asyncio.wait_for(call.write(FromSite(hello=hello).SerializeToString()), ANSWER)
+        received = await asyncio.wait_for(call.read(), ANSWER)
+        if received is aio.EOF:
             raise ConnectionError
+        first = ToSite.FromString(received)
         if not first.HasField("welcome") or first.welcome.major != MAJOR:
             raise Refusal("does not speak our protocol")
         return await self.enter(first.welcome)
@@ -167,11 +164,11 @@ class Dialler:
         number, message = self.known[2].number, None
         while (received := await call.read()) is not aio.EOF:
             self.heard = time.monotonic()
-            if received.HasField("over"):
+            if received == OVER:
                 return
-            if not received.HasField("task") or inbox.qsize() > WAITING:
-                raise Refusal("sent something that is no task, or too many tasks")
-            message = next_message(message, received.task, self.shape)
+            message = next_message(message, received, self.shape)
+            if inbox.qsize() > WAITING:
+                raise Refusal(f"sent more than {WAITING} tasks at once")
             if message.whole:
                 inbox.put_nowait(task_of(message, number))
                 message = None
@@ -201,8 +198,8 @@ class Dialler:
 
 async def send(call: Any, report: Report | None) -> None:
     assert report is not None
-    for part in parts(report.task, report.vectors, report.scalars):
-        await call.write(FromSite(report=part))
+    for frame in frames(report.task, report.vectors, report.scalars):
+        await call.write(frame)
 
 
 def task_of(message: Message, number: int) -> Task:

@@ -31,10 +31,10 @@ def fingerprint(value: Any, into: Any) -> None:
     """Feed a state, field by field, into a hash: tensors and arrays by their bytes."""
     if isinstance(value, torch.Tensor):
         into.update(repr((str(value.dtype), tuple(value.shape))).encode())
-        into.update(value.detach().cpu().contiguous().numpy().tobytes())
+        _feed(value.detach().cpu().contiguous(), into)
     elif isinstance(value, np.ndarray):
         into.update(repr((str(value.dtype), value.shape)).encode())
-        into.update(np.ascontiguousarray(value).tobytes())
+        into.update(np.ascontiguousarray(value).data)
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         for field in dataclasses.fields(value):
             into.update(field.name.encode())
@@ -48,6 +48,11 @@ def fingerprint(value: Any, into: Any) -> None:
             fingerprint(item, into)
     else:
         into.update(repr(value).encode())
+
+
+def _feed(x: torch.Tensor, into: Any) -> None:
+    """The bytes of a tensor, without a copy; some of its types are unknown to numpy."""
+    into.update(x.view(-1).view(torch.uint8).numpy().data if x.numel() else b"")
 
 
 def digest(state: Any) -> str:
