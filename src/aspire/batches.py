@@ -12,12 +12,14 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 _MASK = 0xFFFFFFFF
 _WEYL = 0x9E3779B9
 BATCH, SAMPLE, DELAY, FORWARD, POWER = range(5)  # purposes: streams that never share numbers
 
+Words = NDArray[np.uint32]
 Integers = TypeVar("Integers", int, Tensor, "np.ndarray[tuple[int], np.dtype[np.int64]]")
 
 
@@ -84,11 +86,23 @@ def rows(
 ) -> Tensor:
     """Batch draws[r] of workers[r] as row r, each counted from starts[r]: (R, count)."""
     named = [keys(seed, worker, n, BATCH) for worker, n in zip(workers, draws, strict=True)]
-    first, second = np.array(named, dtype=np.int64).T[:, :, None]
-    counter = np.arange(count, dtype=np.int64)
-    with np.errstate(over="ignore"):
-        found = _hash(counter, (first, second)) * np.array(sizes)[:, None] >> 32
-    return torch.from_numpy(found + np.array(starts)[:, None]).to(device)
+    first, second = np.array(named, dtype=np.uint32).T
+    weyl = np.arange(count, dtype=np.uint32) * _WEYL
+    hashes = _mix_words(weyl + first[:, None]) ^ second[:, None]
+    found = _mix_words(hashes).astype(np.int64)  # below 2^32, and sizes are far below 2^31
+    found *= np.array(sizes)[:, None]
+    found >>= 32
+    found += np.array(starts)[:, None]
+    return torch.from_numpy(found).to(device)
+
+
+def _mix_words(x: Words) -> Words:
+    """`_mix` of 32-bit words, which wrap by themselves; in place."""
+    for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):
+        x ^= x >> shift
+        x *= factor
+    x ^= x >> 16
+    return x
 
 
 def signs(seed: int, worker: int, n: int, *, count: int, device: str = "cpu") -> Tensor:

@@ -136,6 +136,18 @@ class Site:
                 total, count = total + float(value) * len(targets), count + len(targets)
         return total / count
 
+    def scores(self, w: Tensor) -> tuple[float, float | None]:
+        """`full_loss` and `accuracy`, in one pass where both are of the same plain samples."""
+        stack, pair = self.objective.stack, self.train.pair
+        if pair is None or self.test is not None or self.train.size > CHUNK:
+            return self.full_loss(w), self.accuracy(w)
+        if stack is None or not stack.classes or not self.objective.by_hand(w, *pair):
+            return self.full_loss(w), self.accuracy(w)
+        rows = w.unsqueeze(0), pair[0].unsqueeze(0), pair[1].unsqueeze(0)
+        loss, output = stack.judged(*rows, self.objective.weight_decay)
+        right = int((output[0].argmax(1) == pair[1]).sum())
+        return float(loss), right / self.train.size if classifies(output[0], pair[1]) else None
+
     @torch.no_grad()
     def accuracy(self, w: Tensor) -> float | None:
         """Share of samples whose largest output is the target; None where that means nothing."""
@@ -145,7 +157,7 @@ class Site:
                 output = self.objective.output(w, inputs, targets)
                 if not classifies(output, targets):
                     return None
-                right += int((output.argmax(1) == targets).sum())
+                right += int((output.max(1).indices == targets).sum())  # argmax: 10 times slower
         return right / part.size
 
 

@@ -65,12 +65,19 @@ class Stack:
 
     def losses(self, w: Tensor, inputs: Tensor, targets: Tensor, decay: float) -> Tensor:
         """Mean loss of every row plus decay/2 |w|^2: (R,)."""
+        return self.judged(w, inputs, targets, decay)[0]
+
+    def judged(
+        self, w: Tensor, inputs: Tensor, targets: Tensor, decay: float
+    ) -> tuple[Tensor, Tensor]:
+        """`losses` and `outputs` in one pass."""
         h = self._forward(self._split(w), inputs)[-1]
         if self.classes:
             value = -h.log_softmax(1).gather(1, targets.unsqueeze(1)).mean((1, 2))
         else:
             value = (h - targets.transpose(1, 2)).square_().mean((1, 2))
-        return value + 0.5 * decay * w.square().sum(1) if decay else value
+        value = value + 0.5 * decay * w.square().sum(1) if decay else value
+        return value, h.transpose(1, 2)
 
     def gradients(self, w: Tensor, inputs: Tensor, targets: Tensor, decay: float) -> Tensor:
         """Gradient of every row's loss: (R, p)."""

@@ -16,6 +16,7 @@ from aspire.runtimes import log, simulator
 from aspire.runtimes.desk import Evaluator, _even
 from aspire.runtimes.replay import replay_events
 from aspire.sites import gradients
+from aspire.types import Facts
 from tests.helpers import blob_problem, blobs
 
 GONE = (Absence(1, 10.0, 30.0), Absence(2, 0.0, 20.0))
@@ -128,6 +129,29 @@ def test_tasks_in_flight_are_evaluated_together_and_a_vanished_result_is_dropped
     assert calls[1] == list(range(1, 6))  # worker 0 has left before anything was due
     assert 0 not in simulation.desk.known
     assert sum(map(len, calls)) >= 2 * len(calls)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_a_desk_that_was_settled_goes_on_with_the_same_groups(threads):
+    made, method = blob_problem(40, batch_size=8), aspire(quorum=5)
+    whole, first = (simulator.begin(method, made, delays=LogNormal()) for _ in range(2))
+    first.evaluate = Evaluator(method, made, threads=threads)
+    simulator.run(whole, lambda s: s.master.t >= 40)
+    simulator.run(first, lambda s: s.master.t >= 17)
+    assert first.desk.waiting  # some have a task on which nothing was begun
+    first.desk.settle(first.evaluate)
+    assert set(first.desk.known) | set(first.desk.waiting) == set(first.desk.hands)
+    first.evaluate = Evaluator(method, made)
+    simulator.run(first, lambda s: s.master.t >= 40)
+    assert log.digest(first.master) == log.digest(whole.master)
+
+
+def test_many_probes_are_the_single_ones():
+    made, method = problem(), aspire()
+    _, tasks = method.init(Facts(6, made.flat.start), 0)
+    items = [(None, task, made.sites[task.worker]) for task in tasks]
+    for (_, one), item in zip(method.work_many(items), items, strict=True):
+        assert one.scalars == pytest.approx(method.work(*item)[1].scalars, rel=1e-8)
 
 
 def test_even_parts():

@@ -10,7 +10,9 @@ from torch import nn
 from torch.nn.functional import cross_entropy, mse_loss
 
 from aspire.objective import Flat, Objective
+from aspire.problem import build
 from aspire.stacks import recognise
+from tests.helpers import blobs, linear
 
 LOSSES = {"cross_entropy": cross_entropy, "mse": mse_loss}
 
@@ -124,3 +126,11 @@ def test_other_losses_and_shapes_are_left_to_autograd():
     assert not found.takes(torch.zeros(3, 5, 4), y, torch.float32)
     assert not found.takes(x.double(), y, torch.float32)
     assert not found.takes([x], y, torch.float32)
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+def test_scores_are_the_loss_and_the_accuracy(decay):
+    sites = [site["train"] for site in blobs(3).values()]
+    for site in build(linear(), sites, weight_decay=decay).sites:
+        w = site.objective.flat.start + 0.5
+        assert site.scores(w) == (site.full_loss(w), site.accuracy(w))

@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from aspire.core import pull
 from aspire.core.presets import Paper, Theorem1
 from aspire.core.schedules import Limits
 from aspire.methods import aspire, central
@@ -244,6 +245,61 @@ def test_the_bound_on_the_pull_limits_a_false_model(lie):
 
     assert far(None) > 50
     assert far(10.0) < 20
+
+
+def test_a_report_implies_its_gradient():
+    """(11) solved for grad f_j gives back the gradient, as long as z has not moved since."""
+    b = board(4, pull_bound=10.0)
+    master, task = b.master, b.hands[1]
+    report = b.report(1)
+    scalars = {name: task.scalars[name] for name in ("kappa", "rate", "pi")}
+    found = pull.implied(
+        master.w[1:2], report.vectors["w"][None], master.phi[1:2], master.z,
+        kappa=scalars["kappa"], rate=torch.tensor([[scalars["rate"]]]),
+        weight=torch.tensor([[scalars["pi"]]]), steps=1,
+    )  # fmt: skip
+    torch.testing.assert_close(found[0], b.locals[1].gradient(master.w[1], 1))
+
+
+class Backwards(Quadratic):
+    def gradient(self, w, draw):
+        return -100.0 * super().gradient(w, draw)
+
+
+def test_gradients_times_minus_100_are_put_back():
+    def end(pull_bound):
+        locals_ = [*(Quadratic(c) for c in CENTRES[:3]), Backwards(CENTRES[3])]
+        b = Board(aspire(pull_bound=pull_bound), locals_, START)
+        b.probe()
+        for j in [3, 0, 1, 2] * 100:
+            b.turn(j)
+        return float(b.master.z.abs().max())
+
+    assert not end(None) < 50
+    assert end(10.0) < 2
+
+
+class Flat(Quadratic):
+    """Its loss does not depend on the second coordinate."""
+
+    def gradient(self, w, draw):
+        return super().gradient(w, draw) * torch.tensor([1.0, 0.0], dtype=w.dtype)
+
+    def loss(self, w):
+        return 0.5 * float((w[0] - self.centre[0]).square())
+
+
+def test_a_coordinate_that_one_worker_has_alone_hardly_moves():
+    def end(bound):
+        locals_ = [Flat((1.0, 0.0)), Flat((-1.0, 0.0)), Flat((0.0, 0.0)), Quadratic((0.0, 5.0))]
+        b = Board(aspire(coordinate_bound=bound), locals_, START)
+        b.probe()
+        for j in [0, 1, 2, 3] * 100:
+            b.turn(j)
+        return float(b.master.z[1])
+
+    assert end(None) > 4.0
+    assert end(1.0) == 0.0
 
 
 def test_honest_runs_are_hardly_touched_by_the_bound():

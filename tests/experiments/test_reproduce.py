@@ -1,6 +1,7 @@
 """`aspire reproduce`: every experiment on tiny data, resumable, the same however it is run."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ from click.testing import CliRunner
 
 from aspire.cli import main
 from aspire.experiments import choices, plans, pool, summary, tune
-from aspire.experiments.cells import Cell, run
+from aspire.experiments.cells import Cell, run, trained
 
 DATASETS = "fashion-mnist,person-activity"
 
@@ -184,6 +185,29 @@ def test_tuning_never_sees_the_test_part_and_is_used(data, tmp_path, monkeypatch
     record = figures(tmp_path)["table1/fashion-mnist/aspire-ease-tuned/0.json"]
     assert (record["method"], record["variant"]) == ("aspire-ease", "tuned")
     assert record["settings"] == best["settings"]
+
+
+@pytest.mark.parametrize("local_steps", [1, 3])
+def test_models_of_one_site_each_are_trained_side_by_side_as_alone(data, local_steps):
+    settings = {"local_steps": local_steps}
+    cell = Cell("table1", "person-activity", "ind", 0, "ind", 500, settings=settings, points=10)
+    together = run(cell, str(data))
+    for j, line in enumerate(together["alone"]):
+        own = replace(cell, budget=100, points=2, settings={**settings, "site": j})
+        alone = trained(own, str(data))
+        assert line["worker_gradients"] == alone["worker_gradients"]
+        assert line["worst_loss"] == pytest.approx(alone["worst_loss"], rel=1e-4)
+        assert line["mean_accuracy"] == pytest.approx(alone["mean_accuracy"], abs=0.02)
+        if together["weights"][j] == 1.0:  # the best of them
+            assert together["history"]["gradients"] == alone["history"]["gradients"]
+    assert together["worst_accuracy"] == max(line["worst_accuracy"] for line in together["alone"])
+
+
+def test_one_of_several_side_by_side_may_break_down(data):
+    cell = Cell("table1", "person-activity", "ind", 0, "ind", 500, settings={"rate": 1e30})
+    found = run(cell, str(data))
+    assert found["worst_accuracy"] == 0.0
+    assert found["stopped"]
 
 
 def test_every_search_space_gives_a_method():

@@ -15,7 +15,7 @@ from aspire.runtimes import simulator
 from aspire.runtimes.delays import Absence, LogNormal
 from aspire.runtimes.log import digest
 from aspire.train import prepare, replay, train
-from aspire.types import Event, Facts, Joined, Left, Method, Refused, Report, Stepped
+from aspire.types import Event, Facts, Item, Joined, Left, Method, Refused, Report, Stepped
 from tests.helpers import Board, blob_problem, blobs, linear, same, snapshot
 from tests.methods.table import MEAN, ROWS, STEADY
 
@@ -137,6 +137,41 @@ def test_work_depends_on_its_arguments_alone(name: str) -> None:
         assert digest((task, worker)) == before
         assert {"gradients", "samples"} <= set(one[1].scalars)
         assert (one[1].worker, one[1].task) == (j, task.id)
+
+
+@rows
+def test_many_tasks_are_the_single_ones(name: str) -> None:
+    """Rows of several workers, the same worker twice, probes among them: each as if alone."""
+    method = ROWS[name]()
+    assert method.work_many is not None
+    board = board_of(method)
+    items: list[Item] = []
+    for _ in range(24):
+        items += [
+            (snapshot(board.workers.get(j)), task, board.locals[j])
+            for j, task in board.hands.items()
+        ]
+        board.turn(max(board.hands))
+    together = method.work_many([(snapshot(worker), *rest) for worker, *rest in items])
+    assert len({task.kind for _, task, _ in items}) > 1
+    for (worker, task, local), (state, report) in zip(items, together, strict=True):
+        expected, single = method.work(worker, task, local)
+        assert (report.worker, report.task) == (single.worker, single.task)
+        assert report.scalars == pytest.approx(single.scalars, rel=1e-5)
+        torch.testing.assert_close(dict(report.vectors), dict(single.vectors))
+        torch.testing.assert_close(state, expected)
+
+
+@rows
+def test_losses_cost_at_most_as_much_as_gradients(name: str) -> None:
+    """Sites with ten times as many samples as three passes over a batch."""
+    method = ROWS[name]()
+    problem = build(linear(), blobs(SITES, samples=240), batch_size=4)
+    run = simulator.begin(method, problem, delays=LogNormal())
+    while run.gradients < 600:
+        run.absorb(run.next_event())
+    probes = 3 * sum(site.loss_samples for site in problem.sites)
+    assert 12 * run.gradients <= run.samples <= 24 * run.gradients + probes
 
 
 @rows

@@ -355,3 +355,23 @@ def test_between_reports_cover_moves_by_the_gradients():
         V = V * min(1.0, board.master.slope.max() * u / T / np.linalg.norm(V))
         before, w = w, w - eta * T * V / u
         close(board.master.w, w)
+
+
+def test_between_reports_drfa_prox_takes_the_last_known_losses():
+    K, g = 2, 0.05
+    board = large(drfa_prox(K, 0.1, g, regularisation=0.0, sampled=2))
+    f, w, lam, before, total, taken = losses(W0), W0, np.array([0.5, 0.5]), 0, 2, 0
+    for t in range(12):
+        drawn = [0 if batches.uniform(0, i, t, WEIGHTED) < lam[0] else 1 for i in range(2)]
+        s = 1 + int(batches.uniform(0, 0, t, STEP) * K)
+        paths = [sgd(j, w, K, 0.1) for j in drawn]
+        w, w_s = (np.mean([path[i] for path in paths], axis=0) for i in (K - 1, s - 1))
+        total += K * len(set(drawn))
+        if total / 2 // 10 > before / 2 // 10:  # ten more batches a worker, on average
+            f, taken = losses(w_s), taken + 1
+        before = total
+        play(board)
+        lam = simplex(lam + g * K * f)
+        close(board.master.w, w)
+        close(board.method.weights(board.master), lam)
+    assert taken == total / 2 // 10 > 0

@@ -177,3 +177,11 @@ def test_log_levels(tmp_path):
     assert len((tmp_path / "digest").read_text().splitlines()) == 1
     full, digest = log.read(tmp_path / "full")[1], log.read(tmp_path / "digest")[1]
     assert full == digest
+
+
+@pytest.mark.parametrize(
+    "value", [0.1, 1e-300, -0.0, 3, 1e22, math.nan, math.inf, True, "a\u00e9", ""]
+)
+def test_a_line_is_what_the_json_encoder_writes(value):
+    record = {"n": 5, "time": 0.25, "event": "report", "loss": value, "vectors": "00ff"}
+    assert log._line(record) == json.dumps(record)

@@ -1,7 +1,9 @@
 """Equations (11) to (15): the gradient-projection steps of one master iteration t -> t + 1.
 
 Vectors of the model's size are torch tensors; what is as long as the planes (lam, F = P f) is a
-float64 numpy array. `limit` arguments are the boxes a1 .. a4; infinity means no box.
+float64 numpy array. `limit` arguments are the boxes a1 .. a4; infinity means no box. A call on a
+vector costs more than its arithmetic, so sums are formed in place, term by term: `slope` is what
+stands in the equation's bracket.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from aspire.types import Array
@@ -23,10 +26,12 @@ def project_simplex(x: Array) -> tuple[Array, float]:
     """argmin_y |y - x| over y >= 0, sum y = 1, and its threshold: y = max(x - threshold, 0)."""
     if len(x) == 1:
         return np.ones(1), float(x[0]) - 1.0
-    descending = np.sort(x)[::-1]
-    thresholds = (np.cumsum(descending) - 1.0) / np.arange(1, len(x) + 1)
-    support = int(np.count_nonzero(descending > thresholds))
-    threshold = float(thresholds[support - 1])
+    total, threshold = -1.0, -math.inf
+    for k, value in enumerate(np.sort(x)[::-1].tolist(), start=1):
+        total += value
+        if value <= total / k:  # this one and the smaller ones become zero
+            break
+        threshold = total / k
     return np.maximum(x - threshold, 0.0), threshold
 
 
@@ -35,9 +40,9 @@ def worker_step(
     gradient: Tensor,
     v: Tensor,
     *,
-    pi: float | Tensor,
-    kappa: float | Tensor,
-    rate: float | Tensor,
+    pi: Tensor,
+    kappa: Tensor,
+    rate: Tensor,
     limit: float,
 ) -> Tensor:
     """(11)  w_j <- clip(w_j - a_w (pi_j grad f_j(w_j) - phi_j + kappa (w_j - z)), a1).
@@ -45,7 +50,8 @@ def worker_step(
     The task carries v_j = phi_j + kappa z, so the worker needs neither phi_j nor z. Many workers:
     rows of w, gradient and v with columns of pi, kappa and rate.
     """
-    return clip(w - rate * (pi * gradient + kappa * w - v), limit)
+    slope = torch.mul(gradient, pi).addcmul_(w, kappa).sub_(v)
+    return clip(torch.addcmul(w, slope, rate, value=-1.0), limit)
 
 
 def z_step(
@@ -55,7 +61,8 @@ def z_step(
 
     With eta_z = 1/(kappa n) this is the exact minimiser over z.
     """
-    return clip(z - rate * (sum_phi + kappa * (n * z - sum_w)), limit)
+    slope = torch.add(sum_phi, z, alpha=kappa * n).sub_(sum_w, alpha=kappa)
+    return clip(torch.sub(z, slope, alpha=rate), limit)
 
 
 def h_step(h: float, lam: Array, *, rate: float, limit: float) -> float:
@@ -79,4 +86,5 @@ def lam_simplex_step(lam: Array, F: Array, *, c1: float, rate: float) -> tuple[A
 
 def phi_step(phi: Tensor, z: Tensor, w: Tensor, *, c2: float, rate: float, limit: float) -> Tensor:
     """(15)  phi_j <- clip(phi_j + rho2 (z - w_j - c2_t phi_j), a4), with the new z and w_j."""
-    return clip(phi + rate * (z - w - c2 * phi), limit)
+    slope = torch.sub(z, w).sub_(phi, alpha=c2)
+    return clip(torch.add(phi, slope, alpha=rate), limit)

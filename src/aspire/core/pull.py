@@ -1,33 +1,116 @@
-"""A bound on the pull of one worker: what a false w_j can do to z and phi_j.
+"""Bounds on the pull of one worker: what a false w_j, or poisoned data, can do to z and phi_j.
 
 A false loss is bounded by the uncertainty set; a false w_j is not: it enters z directly, and phi_j
-integrates it. Two limits, both from medians over the present workers, so that one liar cannot
-move them:
+integrates it. Both bounds read a report as the gradient that it implies, which is (11) solved for
+grad f_j, so nothing that a worker says about itself counts. Medians over the workers are the
+measure, so that one liar cannot move them.
 
-- a w_j further from z than `factor` times the median distance says nothing: the worker is put back
-  to w_j = z, phi_j = 0, as if it had just returned;
-- |phi_j| stays below factor u_j times the median gradient norm, since an honest phi_j tends to
-  pi_j grad f_j and pi_j <= u_j.
+- `pull_bound` b: a report that implies a gradient longer than b median ones says nothing; the
+  worker is put back to w_j = z, phi_j = 0, as if it had just returned.
+- `coordinate_bound` b: in no coordinate does a worker pull harder than b u_j times the median
+  worker: |phi_j| <= b u_j m and |w_j - z| <= b u_j m / kappa, m_c the median over workers of
+  |running mean of the implied gradient|. What only one site has, such as the trigger of a
+  backdoor, is learnt slowly; so is an honest site's peculiarity.
 
-A lie that stays inside both limits is not stopped; among few workers that can be a strong one.
+A lie inside these limits is not stopped; among few workers that can be a strong one.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from aspire.types import Array
 
+Indices = NDArray[np.int64]
+PANEL = 32  # workers whose implied gradients are remembered
+MEMORY = 100  # reports in their running means
+REFRESH = 25  # steps between two medians
+FRESH = 0.1  # share of the newest length in a worker's usual one
 
-def norms(x: Tensor) -> Array:
-    """Length of every row, in float64."""
-    found: Array = torch.linalg.vector_norm(x.double(), dim=1).cpu().numpy()
-    return found
+
+@dataclass
+class Pulls:
+    """What the bounds remember; `rows` is empty without a coordinate bound."""
+
+    length: Array  # usual |implied gradient| of each worker
+    rate: Array  # a_w of the last task
+    weight: Array  # pi_j of the last task, not below a tenth of u_j
+    rows: Tensor  # (at most PANEL, p) running means
+    seat: Indices  # worker -> row, -1: none
+    seen: Indices  # row -> reports in it, 0: free
+    median: Tensor  # m, empty: not known yet
 
 
-def shortened(x: Tensor, most: Array) -> Tensor:
-    """Row j of x scaled down to length most_j where it is longer."""
-    factors = np.minimum(1.0, most / np.maximum(norms(x), 1e-300))
-    return x * torch.from_numpy(factors).to(x)[:, None]
+def nothing(n: int, like: Tensor, *, coordinates: bool) -> Pulls:
+    """Nobody has reported; `like` is one row."""
+    panel = min(n, PANEL) if coordinates else 0
+    return Pulls(
+        length=np.zeros(n), rate=np.ones(n), weight=np.ones(n),
+        rows=torch.zeros((panel, len(like)), dtype=like.dtype, device=like.device),
+        seat=np.full(n, -1), seen=np.zeros(panel, dtype=np.int64), median=like[:0].clone(),
+    )  # fmt: skip
+
+
+def column(values: Array, like: Tensor) -> Tensor:
+    return torch.from_numpy(np.ascontiguousarray(values)).to(like)[:, None]
+
+
+def implied(
+    before: Tensor, after: Tensor, phi: Tensor, z: Tensor,
+    *, kappa: float, rate: Tensor, weight: Tensor, steps: int,
+) -> Tensor:  # fmt: skip
+    """(11) solved for the gradient: ((w - w_new)/(K a_w) - kappa (w - z) + phi_j) / pi_j.
+
+    Exact for one step and the z of the task; the z of now stands for it. Rows are workers.
+    """
+    moved = (before - after).div_(rate * steps)
+    return moved.add_(phi).sub_(before - z, alpha=kappa).div_(weight)
+
+
+def too_strong(pulls: Pulls, workers: Indices, gradients: Tensor, present: NDArray[np.bool_],
+               bound: float) -> NDArray[np.bool_]:  # fmt: skip
+    """Whose implied gradient is longer than `bound` median ones; their lengths are learnt."""
+    lengths = torch.linalg.vector_norm(gradients, dim=1, dtype=torch.float64).cpu().numpy()
+    most = bound * float(np.median(pulls.length[present]))
+    pulls.length[workers] += FRESH * (lengths - pulls.length[workers])
+    return np.asarray(lengths > most)
+
+
+def learn(pulls: Pulls, workers: Indices, gradients: Tensor) -> None:
+    """Running means of the implied gradients of the first PANEL workers that report."""
+    for row, j in enumerate(workers.tolist()):
+        if pulls.seat[j] < 0:
+            free = np.flatnonzero(pulls.seen == 0)
+            if not len(free):
+                continue
+            pulls.seat[j] = free[0]
+        seat = int(pulls.seat[j])
+        pulls.seen[seat] += 1
+        share = 1.0 / min(int(pulls.seen[seat]), MEMORY)
+        pulls.rows[seat].lerp_(gradients[row], share)
+
+
+def refresh(pulls: Pulls, n: int) -> None:
+    """m anew; not known before three workers, and half of those who may, have reported."""
+    known = np.flatnonzero(pulls.seen)
+    if 2 * len(known) >= min(n, PANEL) and len(known) >= 3:
+        rows = pulls.rows[torch.from_numpy(known).to(pulls.rows.device)]
+        pulls.median = rows.abs_().median(0).values
+
+
+def forget(pulls: Pulls, j: int) -> None:
+    """A worker that left: its row is free."""
+    if pulls.seat[j] >= 0:
+        pulls.rows[pulls.seat[j]] = 0.0
+        pulls.seen[pulls.seat[j]] = 0
+        pulls.seat[j] = -1
+
+
+def within(x: Tensor, most: Tensor) -> Tensor:
+    """argmin_y |y - x| over |y| <= most, coordinate by coordinate."""
+    return torch.maximum(torch.minimum(x, most), -most)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,13 +20,15 @@ Sites = Mapping[str, Mapping[str, Part]]
 
 @dataclass(frozen=True)
 class Standard:
-    """inputs -> (inputs - mean) / std, one mean and one std per feature, float32."""
+    """inputs -> (inputs - mean) / std within +-limit, one mean and std per feature, float32."""
 
     mean: Tensor
     std: Tensor
+    limit: float = math.inf
 
     def apply(self, inputs: Tensor) -> Tensor:
-        return (inputs - self.mean) / self.std
+        scaled = (inputs - self.mean) / self.std
+        return scaled if math.isinf(self.limit) else scaled.clamp(-self.limit, self.limit)
 
 
 @dataclass(frozen=True)
@@ -43,12 +46,18 @@ def sums(inputs: NDArray[Any]) -> Sums:
 
 
 def standard(
-    sites: Iterable[Sums], *, floor: float = 0.0, scaled: int | None = None, unit: float = 1.0
+    sites: Iterable[Sums],
+    *,
+    floor: float = 0.0,
+    limit: float = math.inf,
+    scaled: int | None = None,
+    unit: float = 1.0,
 ) -> Standard:
     """Mean and std over the samples of all sites, from their sums alone; inputs come as unit * x.
 
-    std is at least floor * (its mean over features): a near-constant feature must not become a
-    huge one. Features from number `scaled` on (one-hot columns) are left as they are.
+    std is at least floor * (its mean over features), and no value leaves +-limit: a near-constant
+    feature must not become a huge one. Features from number `scaled` on (one-hot columns) are
+    left as they are.
     """
     parts = list(sites)
     count = sum(part.count for part in parts)
@@ -59,7 +68,7 @@ def standard(
     std[std == 0.0] = 1.0
     if scaled is not None:
         mean[scaled:], std[scaled:] = 0.0, 1.0
-    return Standard(torch.tensor(mean).float(), torch.tensor(std).float())
+    return Standard(torch.tensor(mean).float(), torch.tensor(std).float(), limit)
 
 
 @dataclass(frozen=True)

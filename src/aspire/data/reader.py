@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +38,7 @@ class Reader:
     notes: str
     unit: float = 1.0  # inputs = unit * x
     floor: float = 0.0
+    limit: float = math.inf
     scaled: int | None = None  # the first so many features are standardised; None: all
     shares: tuple[tuple[float, ...], ...] | None = None
 
@@ -50,7 +52,7 @@ def federation(
     rows = {name: {p: x[i] for p, i in site.items()} for name, site in parts.items()}
     scale = standard(
         [sums(site["train"]) for site in rows.values()],
-        floor=reader.floor, scaled=reader.scaled, unit=reader.unit,
+        floor=reader.floor, limit=reader.limit, scaled=reader.scaled, unit=reader.unit,
     )  # fmt: skip
     return Federation(
         name=reader.name,

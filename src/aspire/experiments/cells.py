@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -21,7 +22,9 @@ from aspire.train import Job, prepare
 
 BATCH = 100
 HELD_OUT = 0.1
-SPREAD = "spread"  # per-site means from 1 to 5
+SPREAD = "spread"
+UNBOUNDED = 10**12  # gradients, where virtual time is the end
+MEANS = (1.0, 5.0)  # of the fastest and the slowest site
 SYNTHETIC = "synthetic"  # the data set of a cell that trains nothing
 
 
@@ -31,7 +34,9 @@ class Cell:
 
     method     its name in the tables and its folder; maker: its name in choices.MAKERS
     budget     worker gradients; points: lines of history
-    delays     'even': LN(1, 0.4) for all; 'spread': per-site means spread from 1 to 5, LN(0, 0.4)
+    delays     'even': LN(1, 0.4) for all; 'spread': per-site means spread from 1 to 5, LN(0, 0.4),
+               for each local step, and the run ends when the slowest site has had the time for
+               its share of the budget, however many gradients that is
     attack     '', or what the extra site does
     validation score on a tenth of each training part instead of the test part
     full       gradients on whole sites, and the stationarity gap in the history
@@ -88,12 +93,7 @@ def run(cell: Cell, data: str | None) -> dict[str, Any]:
 
 def trained(cell: Cell, data: str | None) -> dict[str, Any]:
     """Train and score; a run that cannot go on counts as accuracy 0 and says why."""
-    job, inputs = job_of(cell, data)
-    early = cell.delays == SPREAD
-    watch = scores.Watch(
-        job, cell.budget, cell.points, full=cell.full, early=early, triggered=inputs
-    )
-    found = watch.carry_out()
+    found = watch_of(cell, *job_of(cell, data)).carry_out()
     return {**found, "evaluated_on": "validation"} if cell.validation else found
 
 
@@ -104,12 +104,16 @@ def best_alone(cell: Cell, data: str | None) -> dict[str, Any]:
     """
     n = len(federation(cell, data).sites)
     one = replace(cell, budget=cell.budget // n, points=max(2, cell.points // n))
-    runs = [trained(replace(one, settings={**cell.settings, "site": j}), data) for j in range(n)]
+    settings = [{**cell.settings, "site": j} for j in range(n)]
+    job, _ = job_of(replace(one, settings=settings[0]), data)
+    jobs = [replace(job, method=choices.make(cell.maker, n, own)) for own in settings]
+    runs = scores.abreast([watch_of(one, job) for job in jobs])
     best = max(range(n), key=lambda j: (runs[j]["worst_accuracy"], runs[j]["mean_accuracy"]))
     names = ("worst_accuracy", "mean_accuracy", "std_accuracy", "worst_loss", "worker_gradients")
     alone = [{"site": j, **{name: runs[j][name] for name in names}} for j in range(n)]
     spent = {name: sum(run[name] for run in runs) for name in ("worker_gradients", "sample_passes")}
-    return {**runs[best], **spent, "alone": alone}
+    found = {**runs[best], **spent, "alone": alone}
+    return {**found, "evaluated_on": "validation"} if cell.validation else found
 
 
 # ---------------------------------------------------------------- pieces
@@ -127,9 +131,9 @@ def job_of(cell: Cell, data: str | None) -> tuple[Job, torch.Tensor | None]:
         network(fed, cell.seed),
         sites,
         method=method if not cell.attack else attack.lying(method, n - 1, cell.attack),
-        gradients=cell.budget,
+        gradients=UNBOUNDED if cell.delays == SPREAD else cell.budget,
         batch_size=None if cell.full else BATCH,
-        delays=delays_of(cell, n),
+        delays=delays_of(cell, n, int(method.settings.get("local_steps") or 1)),
         seed=cell.seed,
         evaluate_every=0,
     )
@@ -137,6 +141,17 @@ def job_of(cell: Cell, data: str | None) -> tuple[Job, torch.Tensor | None]:
         job = replace(job, problem=attack.corrupted(job.problem, cell.attack))
     backdoor = cell.attack == attack.BACKDOOR
     return job, attack.triggered(fed) if backdoor else None
+
+
+def watch_of(cell: Cell, job: Job, triggered: torch.Tensor | None = None) -> scores.Watch:
+    return scores.Watch(
+        job,
+        cell.budget,
+        cell.points,
+        full=cell.full,
+        horizon=horizon_of(cell, len(job.problem.sites)),
+        triggered=triggered,
+    )
 
 
 def federation(cell: Cell, data: str | None) -> Federation:
@@ -159,10 +174,17 @@ def network(fed: Federation, seed: int) -> torch.nn.Module:
     return torch.nn.Sequential(*layers[:-1])
 
 
-def delays_of(cell: Cell, n: int) -> Delays:
+def delays_of(cell: Cell, n: int, local_steps: int) -> Delays:
     if cell.delays != SPREAD:
         return LogNormal(1.0, 0.4)
-    return LogNormal(0.0, 0.4, scale=tuple(np.linspace(1.0, 5.0, n).tolist()))
+    return LogNormal(0.0, 0.4, scale=tuple((local_steps * np.linspace(*MEANS, n)).tolist()))
+
+
+def horizon_of(cell: Cell, n: int) -> float | None:
+    """Virtual seconds; None: the budget of gradients is the end."""
+    if cell.delays != SPREAD:
+        return None
+    return cell.budget / n * MEANS[1] * math.exp(0.4**2 / 2)
 
 
 @contextmanager

@@ -44,7 +44,7 @@ def family(**fixed: Any) -> Callable[[int, Settings], Method]:
         own: dict[str, Any] = {
             name: n if value == "all" else value for name, value in fixed.items()
         }
-        for name in ("local_steps", "pull_bound"):
+        for name in ("local_steps", "pull_bound", "coordinate_bound"):
             if name in settings:
                 own[name] = settings[name]
         return aspire(uncertainty(n, settings), preset=preset(settings), **own)

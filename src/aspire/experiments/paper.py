@@ -86,6 +86,7 @@ TITLES = {
     "cover": "COVER",
     "gcivr": "GCIVR",
     "aspire-ease-even": "ASPIRE-EASE, even prior",
+    "aspire-ease-unbounded": "ASPIRE-EASE without its bounds",
     "drfa-prox-even": "DRFA-Prox, even prior",
     "aspire-ease-clean": "ASPIRE-EASE, no attacker",
     "lie-scaled": "site reports w times 1e6",

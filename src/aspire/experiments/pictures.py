@@ -24,6 +24,7 @@ COLOURS = {
     "aspire-ease-per": "#58b09c",
     "aspire-ease-central": "#386641",
     "aspire-ease-even": "#74c69d",
+    "aspire-ease-unbounded": "#b7e4c7",
     "aspire-ease-clean": "#1d2730",
     "mix-even": "#8d99a6",
     "fedavg": "#7a5195",

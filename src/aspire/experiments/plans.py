@@ -22,7 +22,7 @@ BUDGETS = {
 }
 QUICK = 50  # --quick divides budgets by this
 LEAST = 40  # gradients per site: the start-up probe takes 13 of them
-PULL_BOUND = 10.0
+PULL_BOUND, COORDINATE_BOUND = 10.0, 1.0
 MOST_WORKERS = 100_000
 
 
@@ -69,13 +69,18 @@ def rows_of(*names: str) -> Callable[[int], Rows]:
 
 
 def attacked(n: int) -> Rows:
-    """Table 2: the backdoor against everybody, and the three lying sites against ASPIRE-EASE."""
-    door = attack.BACKDOOR
+    """Table 2: the backdoor against everybody, and the three lying sites against ASPIRE-EASE.
+
+    Where a site is not to be trusted ASPIRE-EASE has its two bounds; `unbounded` has neither.
+    """
+    door, safe = attack.BACKDOOR, {"pull_bound": PULL_BOUND, "coordinate_bound": COORDINATE_BOUND}
     rows = {name: Row(name, attack=door) for name in ("fedavg", "mix-even", "afl", "q-ffl")}
-    for name in ("drfa-prox", "aspire-ease"):
-        rows[name] = Row(name, attack=door, trusting=True)
-        rows[f"{name}-even"] = Row(name, attack=door)
-    rows["aspire-ease-clean"] = Row("aspire-ease")
+    rows["drfa-prox"] = Row("drfa-prox", attack=door, trusting=True)
+    rows["drfa-prox-even"] = Row("drfa-prox", attack=door)
+    rows["aspire-ease"] = Row("aspire-ease", safe, attack=door, trusting=True)
+    rows["aspire-ease-even"] = Row("aspire-ease", safe, attack=door)
+    rows["aspire-ease-unbounded"] = Row("aspire-ease", attack=door, trusting=True)
+    rows["aspire-ease-clean"] = Row("aspire-ease", safe)
     for lie in (attack.SCALED, attack.GRADIENT, attack.FIXED):
         rows[f"lie-{lie}"] = Row("aspire-ease", attack=lie)
         bound = {"pull_bound": PULL_BOUND}

@@ -1,8 +1,9 @@
-"""A run while it is watched: history at fixed numbers of worker gradients, and the last scores."""
+"""A run while it is watched: history at fixed gradients or times, and the last scores."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +15,7 @@ from aspire.experiments import attack
 from aspire.runtimes import simulator
 from aspire.runtimes.delays import LogNormal
 from aspire.train import Job, Run, evaluate
+from aspire.types import Task
 
 COLUMNS = ("t", "time", "gradients", "worst_accuracy", "worst_loss", "accuracies", "losses")
 DIGITS = 5  # of what is in the history
@@ -24,7 +26,8 @@ class Watch:
     """Carries a job out and looks at it `points` times, evenly in worker gradients.
 
     full       evenly in their logarithm instead, with the squared stationarity gap
-    early      half of them evenly in the logarithm: a curve that rises fast at the start
+    horizon    the run ends at this virtual time; looks are evenly in it, half of them in its
+               logarithm: a curve that rises fast at the start
     triggered  stamped test samples: the last site is the attacker's and counts in no figure
     """
 
@@ -32,45 +35,66 @@ class Watch:
     budget: int
     points: int
     full: bool = False
-    early: bool = False
+    horizon: float | None = None
     triggered: Tensor | None = None
     history: list[dict[str, Any]] = field(default_factory=list)
+    stopped: str = ""  # why the run could not go on
+    seconds: float = 0.0
 
     def __post_init__(self) -> None:
-        low = min(self.budget, 14 * len(self.job.problem.sites))  # the probes take 13 each
-        count = self.points // 2 if self.early else self.points
-        even = self.budget * np.arange(1, count + 1) / count
-        steps = np.geomspace(low, self.budget, count) if self.full or self.early else even
-        if self.early:
-            steps = np.union1d(steps, even)
+        end = self.budget if self.horizon is None else self.horizon
+        low = min(end, 14 * len(self.job.problem.sites))  # the probes take 13 gradients each
+        count = self.points if self.horizon is None else self.points // 2
+        even, early = end * np.arange(1, count + 1) / count, np.geomspace(low, end, count)
+        steps = early if self.full else even
+        if self.horizon is not None:
+            steps = np.union1d(early, even)
         self.due = [float(step) for step in steps[:-1]]
         names = self.job.problem.names
         self.honest = len(names) - int(names[-1] == attack.EXTRA)
 
     def carry_out(self) -> dict[str, Any]:
-        began, stopped = time.perf_counter(), None
         simulation = self.job.begin()
+        self.go(simulation)
+        return self.found(simulation)
+
+    def go(
+        self, simulation: simulator.Simulation, pause: Callable[..., Any] = lambda simulation: False
+    ) -> bool:
+        """On to the end, or until `pause`; True: it is not over yet."""
+        began, done = time.perf_counter(), self.done
         try:
-            simulator.run(simulation, self.job.done, on_step=self.look)
-            if not self.history or self.history[-1]["t"] != simulation.master.t:
+            simulator.run(simulation, lambda s: done(s) or bool(pause(s)), on_step=self.look)
+            over = done(simulation)
+            if over and (not self.history or self.history[-1]["t"] != simulation.master.t):
                 self.history.append(self.line(simulation))
         except simulator.Stopped as reason:
-            stopped = str(reason)
+            self.stopped, over = str(reason), True
             self.history.append(self.lost(simulation))
-        run = self.run_of(simulation, time.perf_counter() - began)
+        self.seconds += time.perf_counter() - began
+        return not over
+
+    def done(self, simulation: simulator.Simulation) -> bool:
+        late = self.horizon is not None and simulation.time >= self.horizon
+        return late or self.job.done(simulation)
+
+    def found(self, simulation: simulator.Simulation) -> dict[str, Any]:
+        """What is known at the end."""
+        run = self.run_of(simulation, self.seconds)
         found = {**run.result(), "constants": dict(simulation.master.constants)}
         found["history"] = self.columns()
-        if stopped:
-            found |= {"stopped": stopped, "worst_loss": None}
+        if self.stopped:
+            found |= {"stopped": self.stopped, "worst_loss": None}
         for name in ("attack_success", "extra_weight", "gap"):
             if name in self.history[-1]:
                 found[name] = self.history[-1][name]
         return found
 
     def look(self, simulation: simulator.Simulation) -> None:
-        if not self.due or simulation.gradients < self.due[0]:
+        now = simulation.gradients if self.horizon is None else simulation.time
+        if not self.due or now < self.due[0]:
             return
-        while self.due and simulation.gradients >= self.due[0]:
+        while self.due and now >= self.due[0]:
             self.due.pop(0)
         self.history.append(self.line(simulation))
 
@@ -129,6 +153,28 @@ class Watch:
         wanted = [*COLUMNS, "weights", "planes", "attack_success", "extra_weight", "gap"]
         names = [name for name in wanted if any(name in line for line in self.history)]
         return {name: [_short(line.get(name)) for line in self.history] for name in names}
+
+
+def abreast(watches: Sequence[Watch]) -> list[dict[str, Any]]:
+    """Carry out runs that know nothing of each other, on one problem and with one kind of worker
+    that remembers nothing: the tasks of all of them are evaluated in the same calls."""
+    runs = [(watch, watch.job.begin()) for watch in watches]
+    many, sites = watches[0].job.method.work_many, watches[0].job.problem.sites
+    assert many is not None
+    live = runs
+    while live:
+        open_ = [(simulation.desk, task) for _, simulation in live for task in unknown(simulation)]
+        results = many([(None, task, sites[task.worker]) for _, task in open_])
+        for (desk, task), result in zip(open_, results, strict=True):
+            del desk.waiting[task.worker]
+            desk.known[task.worker] = result
+        live = [(watch, simulation) for watch, simulation in live if watch.go(simulation, unknown)]
+    return [watch.found(simulation) for watch, simulation in runs]
+
+
+def unknown(simulation: simulator.Simulation) -> list[Task]:
+    """Tasks in flight that nobody has begun on."""
+    return [simulation.desk.hands[j] for j in simulation.desk.waiting]
 
 
 def _short(value: Any) -> Any:

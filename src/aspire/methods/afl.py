@@ -9,15 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 
 from aspire.core.equations import clip, project_simplex
 from aspire.methods import arguments, rounds, state
-from aspire.methods.descent import GRADIENT, gradient_at, weighted_gradient
+from aspire.methods.descent import GRADIENT, gradient_rows, weighted_gradient
 from aspire.methods.state import Ask, Kind, State
 from aspire.types import Facts, Method, Report, Task
 
-# ------------------------------------------- worker: descent.gradient_at; master: State, no more
+# ----------------------------------------- worker: descent.gradient_rows; master: State, no more
 
 
 def afl(
@@ -41,8 +40,8 @@ def afl(
     if not limit > 0:
         raise ValueError(f"limit={limit}: expected a positive number")
     rules = Rules(rate, rate_weights, limit, quorum, average)
-    worker = partial(gradient_at, power=arguments.POWER if rate is None else 0)
-    return rounds.method("afl", {**settings, "limit": limit}, rules, worker)
+    kinds = {"gradient": gradient_rows}
+    return rounds.method("afl", {**settings, "limit": limit}, rules, kinds)
 
 
 @dataclass(frozen=True)
@@ -81,7 +80,7 @@ class Rules:
         Both at the old w and lam, as in the paper.
         """
         here, constants = master.present, master.constants
-        slope = weighted_gradient(master, master.weights, reports)
+        slope = weighted_gradient(master.weights, reports)
         ascent = constants["rate_weights"] * master.f[here]
         master.w = clip(master.w - constants["rate"] * slope, self.limit)
         master.weights[here] = project_simplex(master.weights[here] + ascent)[0]

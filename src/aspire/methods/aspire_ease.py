@@ -17,8 +17,7 @@ import torch
 from torch import Tensor
 
 from aspire import sites
-from aspire.core import equations, planes
-from aspire.core.pieces import piecewise
+from aspire.core import equations, planes, pull
 from aspire.core.presets import Auto
 from aspire.core.schedules import Constants, Preset
 from aspire.methods.aspire_state import (
@@ -26,7 +25,6 @@ from aspire.methods.aspire_state import (
     Rules,
     admit,
     enter_rows,
-    expect_pull,
     leave,
     objection,
     probe_task,
@@ -37,7 +35,7 @@ from aspire.methods.aspire_state import (
     whole,
     whole_set,
 )
-from aspire.methods.aspire_step import gap, quorum_met, step, step_tasks
+from aspire.methods.aspire_step import first_tasks, gap, quorum_met, step
 from aspire.methods.worker import (
     PASSES,
     check_is_due,
@@ -45,7 +43,7 @@ from aspire.methods.worker import (
     columns,
     held,
     loss_is_due,
-    probe,
+    probes,
 )
 from aspire.sets import UncertaintySet
 from aspire.types import (
@@ -74,7 +72,6 @@ class Habits:
     limit: float  # a1
     power: int  # power iterations in a probe
     checks: bool  # see now and then whether the step is not too long
-    slope: bool  # tell |grad f_j|, which the bound on the pull needs
 
 
 def work(
@@ -85,77 +82,53 @@ def work(
 
 
 def work_many(items: Sequence[Item], *, habits: Habits) -> list[tuple[Tensor | None, Report]]:
-    """Probes one by one, steps together."""
+    """The probes together, and the steps together."""
+    asked = [item for item in items if item[1].kind == "probe"]
+    if not asked:
+        return step_rows(items, habits)
+    said = iter(probes([t for _, t, _ in asked], [x for _, _, x in asked], habits.power))
     steps = [item for item in items if item[1].kind != "probe"]
     stepped = iter(step_rows(steps, habits) if steps else [])
     return [
-        (task.vectors["w"], probe(task, local, habits.power))
-        if task.kind == "probe"
-        else next(stepped)
-        for _, task, local in items
+        (task.vectors["w"], next(said)) if task.kind == "probe" else next(stepped)
+        for _, task, _ in items
     ]
 
 
 def step_rows(items: Sequence[Item], habits: Habits) -> list[tuple[Tensor | None, Report]]:
     """(11), K times with fresh batches and one task each; rows are workers."""
     tasks, locals_ = [item[1] for item in items], [item[2] for item in items]
-    w = rows([held(worker, task) for worker, task, _ in items])
-    v = rows([task.vectors["v"] for task in tasks])
+    w = torch.stack([held(worker, task) for worker, task, _ in items])
+    v = torch.stack([task.vectors["v"] for task in tasks])
     pi, kappa, rate = columns(tasks, ("pi", "kappa", "rate"), w)
     draws, K = [int(task.scalars["draws"]) for task in tasks], habits.local_steps
-
-    def step(w: Tensor, g: Tensor, v: Tensor) -> tuple[Tensor]:
-        return (
-            equations.worker_step(w, g, v, pi=pi, kappa=kappa, rate=rate, limit=habits.limit),
-        )  # fmt: skip
-
     for k in range(K):
         before, gradient = w, sites.gradients(locals_, w, [n + k for n in draws])
-        (w,) = piecewise(step, (w, gradient, v), (w,))
-    again: dict[int, Tensor] = {}
+        w = equations.worker_step(
+            w, gradient, v, pi=pi, kappa=kappa, rate=rate, limit=habits.limit
+        )  # fmt: skip
+    said: list[dict[str, float]] = [{"gradients": float(K)} for _ in tasks]
     due = [r for r, n in enumerate(draws) if habits.checks and check_is_due((n - 1) // K)]
     if due:
         last = [draws[r] + K - 1 for r in due]
-        found = sites.gradients([locals_[r] for r in due], w[due], last)
-        again = dict(zip(due, found, strict=True))
+        again = sites.gradients([locals_[r] for r in due], w[due], last)
+        for r, there in zip(due, again, strict=True):
+            w[r], said[r]["curvature"] = checked_step(before[r], w[r], gradient[r], there, tasks[r])
+            said[r]["gradients"] += 1.0
+    rows = w.unbind(0)
     return [
-        told(habits, task, local, before[r], alone(w, r), gradient[r], again.get(r))
-        for r, (task, local) in enumerate(zip(tasks, locals_, strict=True))
+        (rows[r], told(task, locals_[r], draws[r], rows[r], said[r], K))
+        for r, task in enumerate(tasks)
     ]
 
 
-def rows(vectors: Sequence[Tensor]) -> Tensor:
-    """Stacked; one alone is not copied."""
-    return torch.stack(list(vectors)) if len(vectors) > 1 else vectors[0].unsqueeze(0)
-
-
-def alone(rows: Tensor, r: int) -> Tensor:
-    """Row r, which may be kept without the others."""
-    return rows[r].clone() if len(rows) > 1 else rows[0]
-
-
-def told(
-    habits: Habits,
-    task: Task,
-    local: Local,
-    before: Tensor,
-    w: Tensor,
-    gradient: Tensor,
-    again: Tensor | None,
-) -> tuple[Tensor, Report]:
-    """The report on a task's last step before -> w, which is checked where `again` is known."""
-    draws, K = int(task.scalars["draws"]), habits.local_steps
-    said = {"gradients": float(K)}
-    if habits.slope:
-        said["slope"] = float(torch.linalg.vector_norm(gradient))
-    if again is not None:
-        w, said["curvature"] = checked_step(before, w, gradient, again, task)
-        said["gradients"] += 1.0
+def told(task: Task, local: Local, draws: int, w: Tensor, said: dict[str, float], K: int) -> Report:
+    """The report on a task: w, what its steps cost, and now and then the loss."""
     said["samples"] = PASSES * said["gradients"] * local.batch_samples
     if loss_is_due(local, draws, K):
         said["loss"] = local.loss(w)
         said["samples"] += local.loss_samples
-    return w, Report(task.worker, task.id, {"w": w}, said)
+    return Report(task.worker, task.id, {"w": w}, said)
 
 
 # ---------------------------------------------------------------- factory
@@ -172,6 +145,7 @@ def aspire(
     plane_iterations: int | None = None,
     preset: Preset | None = None,
     pull_bound: float | None = None,
+    coordinate_bound: float | None = None,
 ) -> Method:
     """The method as a value; what it needs of the sites it learns in `init`.
 
@@ -183,6 +157,7 @@ def aspire(
     max_planes        M; None: unbounded
     plane_iterations  T_1; None: planes are revised to the end
     pull_bound        limit on one worker's pull, in medians; None: off, as in the paper
+    coordinate_bound  the same in every coordinate, see core.pull; None: off
     """
     preset = Auto() if preset is None else preset
     counts = {"quorum": quorum, "staleness": staleness, "local_steps": local_steps}
@@ -190,23 +165,23 @@ def aspire(
     for name, value in counts.items():
         if value is not None and (value != int(value) or value < 1):
             raise ValueError(f"{name}={value}: expected a whole number of at least 1")
-    if pull_bound is not None and not pull_bound > 0:
-        raise ValueError(f"pull_bound={pull_bound}: expected a positive number or None")
+    bounds = {"pull_bound": pull_bound, "coordinate_bound": coordinate_bound}
+    for name, bound in bounds.items():
+        if bound is not None and not bound > 0:
+            raise ValueError(f"{name}={bound}: expected a positive number or None")
     rules = Rules(
         uncertainty, quorum, staleness, local_steps, drop, max_planes, plane_iterations, preset,
-        pull_bound,
+        pull_bound, coordinate_bound,
     )  # fmt: skip
     habits = Habits(
         local_steps=local_steps,
         limit=preset.limits.a1,
-        power=max(preset.power, 0 if pull_bound is None else 1),  # the bound needs |grad f_j|
+        power=max(preset.power, int(rules.bounded)),  # the bound needs |grad f_j|
         checks=preset.checks,
-        slope=pull_bound is not None,
     )
     return Method(
         name="aspire",
-        settings={"uncertainty": uncertainty, **counts, "drop": drop, "preset": preset}
-        | {"pull_bound": pull_bound},
+        settings={"uncertainty": uncertainty, **counts, "drop": drop, "preset": preset} | bounds,
         init=partial(init, rules),
         work=partial(work, habits=habits),
         work_many=partial(work_many, habits=habits),
@@ -237,7 +212,8 @@ def init(rules: Rules, facts: Facts, seed: int) -> tuple[Master, list[Task]]:
         curvature=np.full(n, np.nan), slope=nothing.copy(), prior=everybody.nominal(),
         present=np.zeros(n, dtype=bool), last=np.full(n, -1), task=np.full(n, -1),
         probing=np.zeros(n, dtype=bool), draws=np.zeros(n, dtype=np.int64),
-        distance=nothing.copy(), upper=nothing.copy(), uncertainty=everybody,
+        upper=nothing.copy(), uncertainty=everybody,
+        pulls=pull.nothing(n, rows[0], coordinates=rules.coordinate_bound is not None),
     )  # fmt: skip
     first = range(n) if facts.present is None else facts.present
     return master, [probe_task(master, j) for j in first]
@@ -284,10 +260,10 @@ def receive(
     master.draws[j] += 1
     master.f[j] = report.scalars["loss"]
     master.curvature[j] = report.scalars.get("curvature", 0.0)
-    master.slope[j] = report.scalars.get("slope", 0.0)
+    master.slope[j] = master.pulls.length[j] = report.scalars.get("slope", 0.0)
     if master.started:
         admit(rules, master, j, infos)
-        tasks.extend(step_tasks(rules, master, np.array([j]), fresh=True))
+        tasks.extend(first_tasks(rules, master, np.array([j])))
     else:
         master.present[j] = True
 
@@ -303,9 +279,8 @@ def start(rules: Rules, master: Master, tasks: list[Task], infos: list[Info]) ->
     rates = rates_of(rules, master, min(rules.quorum, master.n))
     h = float(master.planes.F[0]) - rates.c1
     master.h = h if rules.preset.simplex else min(max(h, 0.0), rules.preset.limits.a2)
-    expect_pull(rules, master, np.flatnonzero(master.present))
     infos.append(Noted(0, f"started: {_readable(master.constants)}"))
-    tasks.extend(step_tasks(rules, master, np.flatnonzero(master.present), fresh=True))
+    tasks.extend(first_tasks(rules, master, np.flatnonzero(master.present)))
 
 
 def _readable(constants: Constants) -> str:

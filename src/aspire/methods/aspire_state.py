@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from aspire.core import planes
+from aspire.core import planes, pull
 from aspire.core.schedules import Constants, Member, Preset, Rates, Scale
 from aspire.sets import CDNorm, UncertaintySet
 from aspire.types import Array, Event, Info, Joined, Left, Noted, Report, Task
@@ -29,6 +29,11 @@ class Rules:
     plane_iterations: int | None
     preset: Preset
     pull_bound: float | None
+    coordinate_bound: float | None
+
+    @property
+    def bounded(self) -> bool:
+        return self.pull_bound is not None or self.coordinate_bound is not None
 
 
 @dataclass
@@ -53,8 +58,8 @@ class Master:
     task: NDArray[np.int64]  # id of the task in j's hands, -1: none
     probing: NDArray[np.bool_]
     draws: NDArray[np.int64]  # batches that j has drawn
-    distance: Array  # last |w_j - z|, for the bound on the pull
-    upper: Array  # u_j of the present, for the same
+    upper: Array  # u_j of the present
+    pulls: pull.Pulls
     uncertainty: UncertaintySet  # over the present workers
     constants: Constants = field(default_factory=dict)
     pending: dict[int, Report] = field(default_factory=dict)
@@ -114,7 +119,8 @@ def issue(
     vectors: dict[str, Tensor],
     scalars: dict[str, float],
 ) -> Task:
-    task = Task(j, master.next_id, kind, vectors, scalars | {"draws": float(master.draws[j])})
+    scalars["draws"] = float(master.draws[j])
+    task = Task(j, master.next_id, kind, vectors, scalars)
     master.task[j] = master.next_id
     master.next_id += 1
     return task
@@ -171,7 +177,6 @@ def admit(rules: Rules, master: Master, j: int, infos: list[Info]) -> None:
         )  # fmt: skip
     else:
         master.planes = planes.only(master.prior, master.f)
-    expect_pull(rules, master, np.array([j]))
     raise_kappa(rules, master, j, infos)
 
 
@@ -183,6 +188,7 @@ def leave(rules: Rules, master: Master, j: int) -> None:
     if not master.present[j]:
         return
     master.present[j] = False
+    pull.forget(master.pulls, j)
     master.sum_w -= master.w[j].double()
     master.sum_phi -= master.phi[j].double()
     master.f[j] = 0.0
@@ -197,12 +203,6 @@ def leave(rules: Rules, master: Master, j: int) -> None:
             master.planes, master.present, master.uncertainty, master.f,
             simplex=rules.preset.simplex,
         )  # fmt: skip
-
-
-def expect_pull(rules: Rules, master: Master, workers: NDArray[np.int64]) -> None:
-    """Before the first report: |w_j - z| as the gradient at z suggests it."""
-    rates = [worker_rate(rules, master, int(j)) for j in workers]
-    master.distance[workers] = rates * master.prior[workers] * master.slope[workers]
 
 
 def raise_kappa(rules: Rules, master: Master, j: int, infos: list[Info]) -> None:
@@ -228,25 +228,25 @@ def objection(master: Master, event: Event) -> str | None:
         return f"worker {j} joined but is here already" if here else None
     if event.task != master.task[j]:
         return f"worker {j} reports task {event.task}: expected {_expected(int(master.task[j]))}"
-    if master.probing[j]:
-        needed, vectors = {"loss"}, {}
-    else:
-        needed, vectors = set(), {"w": master.w[0]}
-    if not needed <= set(event.scalars) or not set(vectors) <= set(event.vectors):
+    probing = bool(master.probing[j])
+    if ("loss" not in event.scalars) if probing else ("w" not in event.vectors):
         return f"worker {j} reports {sorted({*event.scalars, *event.vectors})}: incomplete"
     for name, value in event.scalars.items():
         if not math.isfinite(value):
             return f"worker {j} reports {name}={value}: expected a finite number"
-    for name, like in vectors.items():
-        x = event.vectors[name]
-        if x.shape != like.shape or x.dtype != like.dtype:
-            return (
-                f"worker {j} reports {name} of shape {tuple(x.shape)} and type {x.dtype}: "
-                f"expected {tuple(like.shape)} and {like.dtype}"
-            )
-        # a finite sum has finite terms; the costlier look is for sums that are not
-        if not math.isfinite(float(x.sum())) and not bool(torch.isfinite(x).all()):
-            return f"worker {j} reports {name} with values that are not finite"
+    return None if probing else _odd_rows(j, event.vectors["w"], master.w)
+
+
+def _odd_rows(j: int, w: Tensor, rows: Tensor) -> str | None:
+    """What is wrong with a reported w_j that is to become one of the rows."""
+    if w.dtype != rows.dtype or w.ndim != 1 or len(w) != rows.shape[1]:
+        return (
+            f"worker {j} reports w of shape {tuple(w.shape)} and type {w.dtype}: "
+            f"expected {tuple(rows.shape[1:])} and {rows.dtype}"
+        )
+    # a finite w . w has finite terms; the costlier look is for those that are not
+    if not math.isfinite(float(torch.dot(w, w))) and not bool(torch.isfinite(w).all()):
+        return f"worker {j} reports w with values that are not finite"
     return None
 
 

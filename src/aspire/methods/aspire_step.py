@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -11,7 +12,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from aspire.core import equations, planes, pull, stationarity
-from aspire.core.pieces import piecewise
 from aspire.core.schedules import Rates
 from aspire.methods.aspire_state import (
     Master,
@@ -22,6 +22,8 @@ from aspire.methods.aspire_state import (
     worker_rate,
 )
 from aspire.types import Array, Info, Noted, Report, Stepped, Task
+
+TINY = float(np.finfo(np.float64).tiny)
 
 
 def quorum_met(rules: Rules, master: Master) -> bool:
@@ -37,102 +39,57 @@ def quorum_met(rules: Rules, master: Master) -> bool:
 
 def step(rules: Rules, master: Master, tasks: list[Task], infos: list[Info]) -> None:
     """t -> t + 1: (12), (13)-(14), (15), then EASE; O(S p) besides the planes."""
-    workers = np.array(sorted(master.pending), dtype=np.int64)
-    reports = [master.pending[int(j)] for j in workers]
-    rates = rates_of(rules, master, len(workers))
-    first = reports[0].vectors["w"]
-    w = torch.stack([r.vectors["w"] for r in reports]) if len(reports) > 1 else first.unsqueeze(0)
-    far = np.zeros(len(workers), dtype=bool)
-    if rules.pull_bound is not None:
-        far = outliers(master, workers, w, rules.pull_bound)
-        if far.any():
-            w = w.clone()
-            w[torch.from_numpy(far).to(w.device)] = master.z.to(w.dtype)
-            infos.append(Noted(master.t, f"far from z, put back: workers {workers[far]}"))
-    phi = primal_step(rules, master, workers, w, rates)
-    lam_before = dual_step(rules, master, workers, reports, rates)
+    members = sorted(master.pending)
+    reports = [master.pending[j] for j in members]
+    workers = np.array(members, dtype=np.int64)
+    index = torch.from_numpy(workers).to(master.w.device)
+    rates, limits = rates_of(rules, master, len(workers)), rules.preset.limits
+    w, held = torch.stack([report.vectors["w"] for report in reports]), None
+    if rules.bounded:
+        w, held = held_back(rules, master, workers, w, infos)
+    replace_rows(master.w, index, w, master.w.index_select(0, index), master.sum_w)
+    master.z = equations.z_step(
+        master.z, master.sum_phi, master.sum_w,
+        n=master.n, kappa=master.constants["kappa"], rate=rates.eta_z, limit=limits.a1,
+    )  # fmt: skip
+    lam_before = dual_step(rules, master, reports, rates)
     learn_scale(master, reports)
-    if rules.pull_bound is not None:
-        phi = bounded_phi(master, workers, phi, rules.pull_bound)
-        phi[torch.from_numpy(far).to(phi.device)] = 0.0
-    keep_phi(master, workers, phi)
+    z, old = master.z.to(w.dtype), master.phi.index_select(0, index)
+    phi = equations.phi_step(old, z, w, c2=rates.c2, rate=rates.rho2, limit=limits.a4)
+    if held is not None:
+        phi = held.on(phi)
+    replace_rows(master.phi, index, phi, old, master.sum_phi)
+    share = rules.preset.averaging(master.t)
+    master.average = master.z if share >= 1 else master.average.lerp(master.z, share)
     revise_planes(rules, master, lam_before, infos)
     master.last[workers] = master.t
-    infos.append(Stepped(master.t, tuple(int(j) for j in workers)))
+    infos.append(Stepped(master.t, tuple(members)))
     master.t += 1
     master.pending = {}
     if master.t % max(1000, 10 * len(master.f)) == 0:
         rebuild_sums(master)
-    tasks.extend(step_tasks(rules, master, workers, resend=far))
+    moved = None if held is None else held.moved
+    tasks.extend(step_tasks(rules, master, workers, z, phi, resend=moved))
 
 
-def rows_of(x: Tensor, workers: NDArray[np.int64]) -> Tensor:
-    """The rows of these workers: a view of one, a copy of several."""
-    if len(workers) == 1:
-        return x[int(workers[0]) : int(workers[0]) + 1]
-    return x.index_select(0, torch.from_numpy(workers).to(x.device))
+def replace_rows(rows: Tensor, index: Tensor, new: Tensor, old: Tensor, total: Tensor) -> None:
+    """rows[index] <- new where `old` was, and `total` stays the sum of all rows.
+
+    Where a value changes by less than a factor of two its difference is exact in any precision.
+    """
+    total += torch.sub(new, old).sum(0, dtype=total.dtype)
+    rows.index_copy_(0, index, new)
 
 
-def put_rows(x: Tensor, workers: NDArray[np.int64], new: Tensor) -> None:
-    if len(workers) == 1:
-        x[int(workers[0])] = new[0]
-    else:
-        x.index_copy_(0, torch.from_numpy(workers).to(x.device), new)
-
-
-def change(new: Tensor, old: Tensor) -> Tensor:
-    """sum_j (new_j - old_j) in float64."""
-    rows = new.double() - old.double()
-    return rows[0] if len(rows) == 1 else rows.sum(0)
-
-
-def primal_step(
-    rules: Rules, master: Master, workers: NDArray[np.int64], w: Tensor, rates: Rates
-) -> Tensor:
-    """The new rows w_j, then (12) and the average, then (15): the new rows phi_j, not yet kept."""
-    limits, kappa, n = rules.preset.limits, master.constants["kappa"], master.n
-    share = rules.preset.averaging(master.t)
-
-    def move(
-        w: Tensor, old: Tensor, phi: Tensor, z: Tensor, mean: Tensor, sum_w: Tensor, sum_phi: Tensor
-    ) -> tuple[Tensor, ...]:
-        sum_w += change(w, old)
-        z = equations.z_step(
-            z, sum_phi, sum_w, n=n, kappa=kappa, rate=rates.eta_z, limit=limits.a1
-        )  # fmt: skip
-        phi = equations.phi_step(
-            phi, z.to(w.dtype), w, c2=rates.c2, rate=rates.rho2, limit=limits.a4
-        )
-        return (phi, z) if share >= 1 else (phi, z, mean.lerp(z, share))
-
-    rows = (w, rows_of(master.w, workers), rows_of(master.phi, workers))
-    vectors = (*rows, master.z, master.average, master.sum_w, master.sum_phi)
-    like = (w, master.z) if share >= 1 else (w, master.z, master.z)
-    phi, master.z, *mean = piecewise(move, vectors, like)
-    master.average = mean[0] if mean else master.z
-    put_rows(master.w, workers, w)
-    return phi
-
-
-def keep_phi(master: Master, workers: NDArray[np.int64], phi: Tensor) -> None:
-    """The new rows phi_j and their sum."""
-
-    def add(new: Tensor, old: Tensor, total: Tensor) -> tuple[Tensor, ...]:
-        total += change(new, old)
-        return ()
-
-    piecewise(add, (phi, rows_of(master.phi, workers), master.sum_phi), ())
-    put_rows(master.phi, workers, phi)
-
-
-def dual_step(
-    rules: Rules, master: Master, workers: NDArray[np.int64], reports: list[Report], rates: Rates
-) -> Array:
+def dual_step(rules: Rules, master: Master, reports: list[Report], rates: Rates) -> Array:
     """The new losses, then (13) and (14) or their simplex form. Returns the old lam."""
-    limits, old = rules.preset.limits, master.f[workers]
-    new = np.array([r.scalars.get("loss", f) for r, f in zip(reports, old, strict=True)])
-    master.f[workers] = new
-    A = planes.revalued(master.planes, workers, new - old)
+    limits, A = rules.preset.limits, master.planes
+    told = [r for r in reports if "loss" in r.scalars]
+    if told:
+        new = np.array([r.scalars["loss"] for r in told])
+        who = np.array([r.worker for r in told])
+        A = planes.revalued(A, who, new - master.f[who])
+        master.f[who] = new
     if rules.preset.simplex:
         lam, master.h = equations.lam_simplex_step(A.lam, A.F, c1=rates.c1, rate=rates.rho1)
     else:
@@ -145,12 +102,10 @@ def dual_step(
 
 
 def learn_scale(master: Master, reports: list[Report]) -> None:
-    """A steeper L_j than was known, at most 10 medians, counts from now on; so does |grad|."""
+    """A steeper L_j than was known, at most 10 medians, counts from now on."""
     for report in reports:
-        j = report.worker
-        master.slope[j] = report.scalars.get("slope", master.slope[j])
-        found = report.scalars.get("curvature", 0.0)
-        if found > master.curvature[j]:
+        j, found = report.worker, report.scalars.get("curvature", 0.0)
+        if found and found > master.curvature[j]:
             most = 10.0 * float(np.median(master.curvature[master.present]))
             master.curvature[j] = max(float(master.curvature[j]), min(found, most))
 
@@ -173,43 +128,79 @@ def revise_planes(rules: Rules, master: Master, lam_before: Array, infos: list[I
         infos.append(Noted(master.t, f"planes {before} -> {len(master.planes)}"))
 
 
-def outliers(
-    master: Master, workers: NDArray[np.int64], w: Tensor, factor: float
-) -> NDArray[np.bool_]:
-    """Whose w_j lies too far from z to be believed."""
-    most = factor * float(np.median(master.distance[master.present]))
-    master.distance[workers] = pull.norms(w.double() - master.z)
-    return master.distance[workers] > most
+@dataclass(frozen=True)
+class Held:
+    """What the bounds on the pull made of a step's reports."""
+
+    far: Tensor  # put back to w = z, phi = 0
+    most: Tensor | None  # |phi_j| in every coordinate
+    moved: NDArray[np.bool_]  # whose w_j is no longer the worker's own
+
+    def on(self, phi: Tensor) -> Tensor:
+        phi = phi if self.most is None else pull.within(phi, self.most)
+        return phi.masked_fill_(self.far[:, None], 0.0)
 
 
-def bounded_phi(master: Master, workers: NDArray[np.int64], phi: Tensor, factor: float) -> Tensor:
-    """|phi_j| <= factor u_j times the median gradient norm."""
-    most = factor * float(np.median(master.slope[master.present]))
-    return pull.shortened(phi, most * master.upper[workers])
+def held_back(
+    rules: Rules, master: Master, workers: NDArray[np.int64], w: Tensor, infos: list[Info]
+) -> tuple[Tensor, Held]:
+    """The reported rows within the bounds of core.pull, and what was done to them."""
+    pulls, kappa, z = master.pulls, master.constants["kappa"], master.z.to(w.dtype)
+    index, told = torch.from_numpy(workers).to(w.device), w
+    gradients = pull.implied(
+        master.w.index_select(0, index), w, master.phi.index_select(0, index), z, kappa=kappa,
+        rate=pull.column(pulls.rate[workers], w), weight=pull.column(pulls.weight[workers], w),
+        steps=rules.local_steps,
+    )  # fmt: skip
+    far, most = np.zeros(len(workers), dtype=bool), None
+    if rules.pull_bound is not None:
+        far = pull.too_strong(pulls, workers, gradients, master.present, rules.pull_bound)
+    if rules.coordinate_bound is not None:
+        pull.learn(pulls, workers, gradients)
+        if master.t % pull.REFRESH == 0 or not len(pulls.median):
+            pull.refresh(pulls, master.n)
+        if len(pulls.median):
+            most = pull.column(rules.coordinate_bound * master.upper[workers], w) * pulls.median
+            w = z + pull.within(w - z, most / kappa)
+    if far.any():
+        w[torch.from_numpy(far).to(w.device)] = z
+        infos.append(Noted(master.t, f"pulls too hard, put back: workers {workers[far]}"))
+    moved = far if most is None else (w != told).any(1).cpu().numpy()
+    return w, Held(torch.from_numpy(far).to(w.device), most, moved)
 
 
 def step_tasks(
     rules: Rules,
     master: Master,
     workers: NDArray[np.int64],
+    z: Tensor,
+    phi: Tensor,
     *,
     fresh: bool = False,
     resend: NDArray[np.bool_] | None = None,
 ) -> list[Task]:
     """v_j = phi_j + kappa z and pi_j; w_j too where the worker's own differs from ours."""
     kappa = master.constants["kappa"]
-    phi = rows_of(master.phi, workers)
-    (v,) = piecewise(lambda phi, z: (phi + kappa * z.to(phi.dtype),), (phi, master.z), (phi,))
-    pi = master.planes.pi(workers)
+    v, pi = torch.add(phi, z, alpha=kappa).unbind(0), master.planes.pi(workers).tolist()
     tasks = []
-    for row, j in enumerate(int(j) for j in workers):
-        rate = worker_rate(rules, master, j, float(pi[row]))
+    for row, j in enumerate(workers.tolist()):
         vectors = {"v": v[row]}
         if fresh or (resend is not None and resend[row]):
             vectors["w"] = master.w[j].clone()
-        scalars = {"pi": float(pi[row]), "kappa": kappa, "rate": rate}
+        rate = worker_rate(rules, master, j, pi[row])
+        if rules.bounded:
+            master.pulls.rate[j] = rate
+            master.pulls.weight[j] = max(pi[row], 0.1 * float(master.upper[j]), TINY)
+        scalars = {"pi": pi[row], "kappa": kappa, "rate": rate}
         tasks.append(issue(master, j, "step", vectors, scalars))
     return tasks
+
+
+def first_tasks(rules: Rules, master: Master, workers: NDArray[np.int64]) -> list[Task]:
+    """For workers that have just come: w_j = z and phi_j = 0."""
+    index = torch.from_numpy(workers).to(master.w.device)
+    z, phi = master.z.to(master.phi.dtype), master.phi.index_select(0, index)
+    return step_tasks(rules, master, workers, z, phi, fresh=True)
 
 
 def gap(

@@ -2,8 +2,8 @@
 
 One model w instead of N copies: every iteration takes the gradient of sum_j pi_j f_j at one w, so
 there is no z, no phi and no staleness. As a method it is synchronous: each group answers a task at
-w with its gradient and its loss there. Order of this file: worker, master state, factory, init,
-absorb.
+w with its gradient, and its loss there when it is due. Order of this file: worker, master state,
+factory, init, absorb.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from torch import Tensor
 from aspire.core import equations, planes, stationarity
 from aspire.core.presets import Auto
 from aspire.core.schedules import Constants, Preset, Scale
-from aspire.methods.worker import PASSES, probe
+from aspire.methods.descent import alone, answers, gradient_rows
+from aspire.methods.state import finite
 from aspire.sets import CDNorm, UncertaintySet
 from aspire.types import (
     Array,
     Event,
     Facts,
     Info,
-    Local,
     Method,
     Noted,
     Refused,
@@ -36,21 +36,7 @@ from aspire.types import (
     Task,
 )
 
-# ---------------------------------------------------------------- worker
-
-
-def work(worker: None, task: Task, local: Local, *, power: int) -> tuple[None, Report]:
-    """The gradient and the loss of group j at w."""
-    if task.kind == "probe":
-        return None, probe(task, local, power)
-    w, draw = task.vectors["w"], int(task.scalars["draws"])
-    cost = {"gradients": 1.0, "samples": float(PASSES * local.batch_samples + local.loss_samples)}
-    return None, Report(
-        task.worker, task.id, {"g": local.gradient(w, draw)}, {"loss": local.loss(w), **cost}
-    )
-
-
-# ---------------------------------------------------------------- master
+# -------------------------------------------------- worker: descent.gradient_rows; master
 
 
 @dataclass
@@ -84,11 +70,12 @@ def central(
     preset = Auto() if preset is None else preset
     rules = Rules(uncertainty, drop, max_planes, plane_iterations, preset)
     settings = {"uncertainty": uncertainty, "drop": drop, "max_planes": max_planes}
+    many = partial(answers, kinds={"gradient": gradient_rows}, power=preset.power)
     return Method(
         name="aspire-central",
         settings=settings | {"plane_iterations": plane_iterations, "preset": preset},
         init=rules.init,
-        work=partial(work, power=preset.power),
+        work=partial(alone, many),
         absorb=rules.absorb,
         model=lambda master: master.average.to(master.like.dtype),
         weights=lambda master: (
@@ -96,6 +83,7 @@ def central(
         ),
         planes=lambda master: len(master.planes),
         gap=rules.gap,
+        work_many=many,
     )
 
 
@@ -166,16 +154,16 @@ class Rules:
         """(D.8)-(D.9) at the w that was just evaluated, EASE, then (D.7): the next w.
 
         lam^t needs f(w^t), which arrives together with the gradients at w^t; so one round first
-        finishes iteration t - 1 and then moves w.
+        finishes iteration t - 1 and then moves w. Where no loss was due, the last known one counts.
         """
-        master.f = np.array([r.scalars["loss"] for r in reports])
+        known = zip(reports, master.f, strict=True)
+        master.f = np.array([r.scalars.get("loss", f) for r, f in known])
         if master.t > 0:
             self.dual_step(master, master.t - 1)
         eta, _ = self.preset.central_rates(master.constants, master.t, len(master.planes))
         pi = master.planes.pi(np.arange(len(master.f)))
-        slope = torch.zeros_like(master.w)
-        for weight, report in zip(pi, reports, strict=True):
-            slope += float(weight) * report.vectors["g"].double()
+        slopes = torch.stack([r.vectors["g"] for r in reports]).double()
+        slope = torch.from_numpy(pi).to(slopes.device) @ slopes
         master.w = equations.clip(master.w - eta * slope, self.preset.limits.a1)
         share = self.preset.averaging(master.t)
         master.average = master.w if share >= 1 else master.average.lerp(master.w, share)
@@ -238,14 +226,11 @@ def objection(master: Master, event: Event) -> str | None:
         return f"worker {event.worker} reports task {event.task}: expected {expected}, once"
     if not all(math.isfinite(value) for value in event.scalars.values()):
         return f"worker {event.worker} reports {dict(event.scalars)}: expected finite numbers"
-    if "loss" not in event.scalars:
+    if not master.constants and "loss" not in event.scalars:
         return f"worker {event.worker} reports no loss"
     g = event.vectors.get("g")
     if master.constants and (
-        g is None
-        or g.shape != master.w.shape
-        or g.dtype != master.like.dtype
-        or not bool(torch.isfinite(g).all())
+        g is None or g.shape != master.w.shape or g.dtype != master.like.dtype or not finite(g)
     ):
         return f"worker {event.worker} reports a gradient that is not {len(master.w)} numbers"
     return None

@@ -8,16 +8,18 @@ exp((f_j - c)/T), c the largest known loss; u and V are rescaled when c changes.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from aspire import sites
 from aspire.methods import arguments, state
-from aspire.methods.descent import cost
+from aspire.methods.descent import cost, drawn, points
 from aspire.methods.state import Ask, Indices, Kind, Mask, State
-from aspire.methods.worker import loss_is_due, probe
+from aspire.methods.worker import loss_is_due
 from aspire.types import Array, Local, Report, Task
 
 KINDS = {
@@ -29,24 +31,27 @@ SLACK = 50.0  # c falls by at most this many T in one step, so that no rescaling
 # ---------------------------------------------------------------- worker
 
 
-def work(worker: None, task: Task, local: Local, *, power: int) -> tuple[None, Report]:
+def rows(tasks: Sequence[Task], locals_: Sequence[Local]) -> list[Report]:
     """The gradient at w; for a 'difference' also at the w before, on the same batch.
 
     The losses there, when they are due.
     """
-    if task.kind == "probe":
-        return None, probe(task, local, power)
-    draw = int(task.scalars["draws"])
-    points = {"": task.vectors["w"]}
-    if task.kind == "difference":
-        points["_before"] = task.vectors["before"]
-    vectors = {f"g{when}": local.gradient(w, draw) for when, w in points.items()}
-    losses = {}
-    if loss_is_due(local, draw, 1):
-        losses = {f"loss{when}": local.loss(w) for when, w in points.items()}
-    numbers = losses | cost(local, gradients=len(vectors), losses=len(losses))
-    return None, Report(task.worker, task.id, vectors, numbers)
+    names = {"": "w"} if tasks[0].kind == "checkpoint" else {"": "w", "_before": "before"}
+    w = torch.cat([points(tasks, name) for name in names.values()])
+    found = sites.gradients([*locals_] * len(names), w, drawn(tasks) * len(names))
+    found = found.unflatten(0, (len(names), len(tasks)))
+    made = []
+    for r, (task, local) in enumerate(zip(tasks, locals_, strict=True)):
+        vectors = {f"g{when}": found[i, r] for i, when in enumerate(names)}
+        losses = {}
+        if loss_is_due(local, int(task.scalars["draws"]), 1):
+            losses = {f"loss{when}": local.loss(task.vectors[v]) for when, v in names.items()}
+        numbers = losses | cost(local, gradients=len(names), losses=len(losses))
+        made.append(Report(task.worker, task.id, vectors, numbers))
+    return made
 
+
+ROWS = {"checkpoint": rows, "difference": rows}
 
 # ---------------------------------------------------------------- master
 
@@ -87,32 +92,27 @@ def ask(master: Master, kind: str, workers: Indices, counts: Array) -> Ask:
 def step(master: Master, reports: list[Report], a: float) -> None:
     """u <- g(w) + (1 - a)(u - g(w_before)), V likewise; w <- w - eta T V/u.
 
-    g is the mean over the reports, by counts. a = 1 forgets the past: a checkpoint. Differences of
-    exponentials can leave the range of what they estimate, so u stays above half of what the last
-    known losses say, and T V/u, a mean of gradients, is no longer than the longest of them.
+    a = 1 forgets the past: a checkpoint. Differences of exponentials can leave the range of what
+    they estimate, so u stays above half of what the last known losses say, and T V/u, a mean of
+    gradients, is no longer than the longest of them.
     """
     T = master.constants["temperature"]
     shift(master, reports, T)
-    share = master.counts[[r.worker for r in reports]]
-    share = share / share.sum()
-    u, V = value(master, reports, share, T, "")
-    if a < 1:
-        u_before, V_before = value(master, reports, share, T, "_before")
-        u += (1.0 - a) * (master.u - u_before)
-        V += (1.0 - a) * (master.V - V_before)
+    u, V = estimate(master, reports, T, 1.0 - a)
     pull = state.restricted(master.prior, master.present)
     pull[pull > 0] *= np.exp((master.f[pull > 0] - master.c) / T)
     known = float(pull.sum())
     master.weights = pull / known
     master.u, master.before = max(u, 0.5 * known), master.w
     master.V = shortened(master, reports, V, T)
-    master.w = master.w - master.constants["rate"] * T / master.u * master.V
+    master.w = master.w.sub(master.V, alpha=master.constants["rate"] * T / master.u)
 
 
 def shortened(master: Master, reports: list[Report], V: Tensor, T: float) -> Tensor:
     """V with |T V/u| at most the longest last known gradient of a present worker."""
     for report in reports:
-        master.slope[report.worker] = float(torch.linalg.vector_norm(report.vectors["g"].double()))
+        norm = torch.linalg.vector_norm(report.vectors["g"], dtype=torch.float64)
+        master.slope[report.worker] = float(norm)
     most = float(master.slope[master.present].max()) * master.u / T
     length = float(torch.linalg.vector_norm(V))
     return V if length <= most else V * (most / length)
@@ -131,17 +131,28 @@ def shift(master: Master, reports: list[Report], T: float) -> None:
     master.c = c
 
 
-def value(
-    master: Master, reports: list[Report], share: Array, T: float, when: str
-) -> tuple[float, Tensor]:
-    """g = sum_i s_i exp((f_i - c)/T) and its gradient sum_i s_i exp((f_i - c)/T) grad f_i / T.
+def estimate(master: Master, reports: list[Report], T: float, keep: float) -> tuple[float, Tensor]:
+    """u <- g(w) + keep (u - g(w_before)), V likewise; the g are means over the reports, by counts.
 
-    Where no loss was due, the last known one stands for both points.
+    V is formed in one product, V <- keep V + sum_i k_i grad f_i(w)/T - keep k'_i grad f_i(w')/T
+    with k_i = s_i exp((f_i - c)/T) and w' the w before.
     """
-    u, V = 0.0, torch.zeros_like(master.w)
-    for s, report in zip(share, reports, strict=True):
-        f = report.scalars.get(f"loss{when}", float(master.f[report.worker]))
-        g = float(s) * math.exp((f - master.c) / T)
-        u += g
-        V += g / T * report.vectors[f"g{when}"].double()
-    return u, V
+    k = kernels(master, reports, T, "")
+    u, rows = float(k.sum()), [r.vectors["g"] for r in reports]
+    if keep:
+        before = keep * kernels(master, reports, T, "_before")
+        u += keep * master.u - float(before.sum())
+        rows += [r.vectors["g_before"] for r in reports]
+        k = np.concatenate([k, -before])
+    slopes = torch.stack(rows).double()
+    V = torch.from_numpy(k / T).to(slopes.device) @ slopes
+    return u, V.add_(master.V, alpha=keep) if keep else V
+
+
+def kernels(master: Master, reports: list[Report], T: float, when: str) -> Array:
+    """s_i exp((f_i - c)/T); where no loss was due, the last known one stands for both points."""
+    at = [r.worker for r in reports]
+    f = np.array([r.scalars.get(f"loss{when}", master.f[r.worker]) for r in reports])
+    share = master.counts[at] / master.counts[at].sum()
+    k: Array = share * np.exp((f - master.c) / T)
+    return k

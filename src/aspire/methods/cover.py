@@ -9,16 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 
 from aspire.methods import arguments, composite, draws, rounds, state
-from aspire.methods.composite import Master, work
+from aspire.methods.composite import ROWS, Master
 from aspire.methods.state import Ask, Kind
 from aspire.types import Array, Facts, Method, Report, Task
 
-# ------------------------------------------- worker: composite.work; master: composite.Master
+# ------------------------------------------- worker: composite.rows; master: composite.Master
 
 
 def cover(
@@ -43,8 +42,7 @@ def cover(
     if not 0 < momentum <= 1:
         raise ValueError(f"momentum={momentum}: expected a number above 0 and at most 1")
     rules = Rules(temperature, rate, momentum, sampled, prior, average)
-    worker = partial(work, power=arguments.POWER if rate is None else 0)
-    return rounds.method("cover", {**settings, "momentum": momentum, "prior": prior}, rules, worker)
+    return rounds.method("cover", {**settings, "momentum": momentum, "prior": prior}, rules, ROWS)
 
 
 @dataclass(frozen=True)

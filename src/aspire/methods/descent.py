@@ -1,15 +1,51 @@
-"""What the baselines' workers do: local steps of gradient descent, or one gradient."""
+"""What the baselines' workers do: local steps of gradient descent, or one gradient.
+
+Rows are workers: all tasks of one kind are worked on together, one task is a row alone.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from aspire.methods.state import Kind, State
-from aspire.methods.worker import PASSES, loss_is_due, probe
-from aspire.types import Array, Local, Report, Task
+from aspire import sites
+from aspire.methods.state import Kind
+from aspire.methods.worker import PASSES, columns, loss_is_due, probe
+from aspire.types import Array, Item, Local, Report, Task
 
 GRADIENT = {"gradient": Kind(1, vectors=("g",))}
+
+Answer = tuple[None, Report]  # these workers remember nothing
+Many = Callable[[Sequence[Item]], list[Answer]]
+Rows = Callable[[Sequence[Task], Sequence[Local]], list[Report]]
+
+# ---------------------------------------------------------------- tasks of several kinds
+
+
+def answers(items: Sequence[Item], *, kinds: Mapping[str, Rows], power: int) -> list[Answer]:
+    """`work_many` of a baseline: the tasks of each kind together, answers in their order."""
+    known: dict[str, Rows] = {"probe": partial(probes, power=power), **kinds}
+    found: dict[int, Report] = {}
+    for kind in dict.fromkeys(task.kind for _, task, _ in items):
+        at = [i for i, (_, task, _) in enumerate(items) if task.kind == kind]
+        reports = known[kind]([items[i][1] for i in at], [items[i][2] for i in at])
+        found.update(zip(at, reports, strict=True))
+    return [(None, found[i]) for i in range(len(items))]
+
+
+def alone(many: Many, worker: None, task: Task, local: Local) -> Answer:
+    """`work` of a baseline: a row by itself."""
+    return many([(worker, task, local)])[0]
+
+
+def probes(tasks: Sequence[Task], locals_: Sequence[Local], *, power: int) -> list[Report]:
+    return [probe(task, local, power) for task, local in zip(tasks, locals_, strict=True)]
+
+
+# ---------------------------------------------------------------- rows
 
 
 def cost(local: Local, *, gradients: int = 0, losses: int = 0) -> dict[str, float]:
@@ -18,32 +54,52 @@ def cost(local: Local, *, gradients: int = 0, losses: int = 0) -> dict[str, floa
     return {"gradients": float(gradients), "samples": float(samples)}
 
 
-def iterates(w: Tensor, local: Local, *, draws: int, steps: int, rate: float) -> list[Tensor]:
-    """w after each of `steps` steps w <- w - rate grad f_j(w), each on a fresh batch."""
-    path = []
-    for n in range(draws, draws + steps):
-        w = w - rate * local.gradient(w, n)
+def points(tasks: Sequence[Task], name: str = "w") -> Tensor:
+    """A vector of each task: (R, p)."""
+    return torch.stack([task.vectors[name] for task in tasks])
+
+
+def drawn(tasks: Sequence[Task]) -> list[int]:
+    """How many batches each task's worker has drawn before."""
+    return [int(task.scalars["draws"]) for task in tasks]
+
+
+def descend(tasks: Sequence[Task], locals_: Sequence[Local], steps: int) -> list[Tensor]:
+    """The rows after each of `steps` steps w_j <- w_j - rate grad f_j(w_j), on fresh batches."""
+    w, draws, path = points(tasks), drawn(tasks), []
+    (rate,) = columns(tasks, ("rate",), w)
+    for k in range(steps):
+        w = w - rate * sites.gradients(locals_, w, [n + k for n in draws])
         path.append(w)
     return path
 
 
-def gradient_at(worker: None, task: Task, local: Local, *, power: int) -> tuple[None, Report]:
+def told(task: Task, local: Local, gradients: int) -> dict[str, float]:
+    """The numbers of a report: what its gradients cost, and the loss at w when it is due."""
+    due = loss_is_due(local, int(task.scalars["draws"]), gradients)
+    loss = {"loss": local.loss(task.vectors["w"])} if due else {}
+    return cost(local, gradients=gradients, losses=len(loss)) | loss
+
+
+def gradient_rows(tasks: Sequence[Task], locals_: Sequence[Local]) -> list[Report]:
     """grad f_j(w) on one batch, and the loss at w when it is due."""
-    if task.kind == "probe":
-        return None, probe(task, local, power)
-    w, draws = task.vectors["w"], int(task.scalars["draws"])
-    due = loss_is_due(local, draws, 1)
-    scalars = cost(local, gradients=1, losses=int(due))
-    if due:
-        scalars["loss"] = local.loss(w)
-    return None, Report(task.worker, task.id, {"g": local.gradient(w, draws)}, scalars)
+    found = sites.gradients(locals_, points(tasks), drawn(tasks))
+    return [
+        Report(task.worker, task.id, {"g": g}, told(task, local, 1))
+        for task, local, g in zip(tasks, locals_, found, strict=True)
+    ]
 
 
-def weighted_gradient(master: State, weights: Array, reports: list[Report]) -> Tensor:
+# ---------------------------------------------------------------- master
+
+
+def weighted(weights: Sequence[float] | Array, rows: Sequence[Tensor]) -> Tensor:
+    """sum_r weights_r rows_r / sum_r weights_r in float64; zero where all weights are."""
+    share, found = torch.as_tensor(weights, dtype=torch.float64), torch.stack(list(rows)).double()
+    total = float(share.sum())
+    return (share / total if total > 0 else share).to(found.device) @ found
+
+
+def weighted_gradient(weights: Array, reports: Sequence[Report]) -> Tensor:
     """sum_j weights_j g_j over the reports, the weights renormalised where some are missing."""
-    total = sum(float(weights[report.worker]) for report in reports)
-    slope = torch.zeros_like(master.w)
-    if total > 0:
-        for report in reports:
-            slope += float(weights[report.worker]) / total * report.vectors["g"].double()
-    return slope
+    return weighted([weights[r.worker] for r in reports], [r.vectors["g"] for r in reports])

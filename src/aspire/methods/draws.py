@@ -20,8 +20,8 @@ def weighted(
     ends = np.cumsum(share if share.sum() > 0 else np.ones(len(workers)))
     points = [batches.uniform(seed, i, t, WEIGHTED) * ends[-1] for i in range(count)]
     found = np.minimum(np.searchsorted(ends, points, side="right"), len(workers) - 1)
-    rows, times = np.unique(found, return_counts=True)
-    return workers[rows], times.astype(np.float64)
+    times = np.bincount(found, minlength=len(workers))
+    return workers[times > 0], times[times > 0].astype(np.float64)
 
 
 def even(seed: int, t: int, workers: Indices, count: int) -> Indices:

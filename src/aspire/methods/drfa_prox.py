@@ -11,36 +11,51 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from aspire.core.equations import project_simplex
 from aspire.methods import arguments, descent, draws, rounds, state
 from aspire.methods.state import Ask, Kind, State
-from aspire.methods.worker import probe
+from aspire.methods.worker import PASSES
 from aspire.types import Array, Facts, Local, Method, Report, Task
 
 # ---------------------------------------------------------------- worker
 
 
-def work(
-    worker: None, task: Task, local: Local, *, local_steps: int, power: int
-) -> tuple[None, Report]:
-    """'local': K steps from w, the end and the iterate at step s. 'snapshot': the loss at w_s."""
-    if task.kind == "probe":
-        return None, probe(task, local, power)
-    w, scalars = task.vectors["w"], task.scalars
-    if task.kind == "snapshot":
-        numbers = {"loss": local.loss(w), **descent.cost(local, losses=1)}
-        return None, Report(task.worker, task.id, {}, numbers)
-    path = descent.iterates(
-        w, local, draws=int(scalars["draws"]), steps=local_steps, rate=scalars["rate"]
-    )
-    vectors = {"w": path[-1], "w_s": path[int(scalars["s"]) - 1]}
-    return None, Report(task.worker, task.id, vectors, descent.cost(local, gradients=local_steps))
+def paths(tasks: Sequence[Task], locals_: Sequence[Local], *, local_steps: int) -> list[Report]:
+    """K steps from w: the end, and the iterate at step s."""
+    path = descent.descend(tasks, locals_, local_steps)
+    made = []
+    for r, (task, local) in enumerate(zip(tasks, locals_, strict=True)):
+        vectors = {"w": path[-1][r], "w_s": path[int(task.scalars["s"]) - 1][r]}
+        cost = descent.cost(local, gradients=local_steps)
+        made.append(Report(task.worker, task.id, vectors, cost))
+    return made
 
 
-# ---------------------------------------------------------------- master: State, nothing more
+def snapshots(tasks: Sequence[Task], locals_: Sequence[Local]) -> list[Report]:
+    """The loss at w_s, when it is due."""
+    made = []
+    for task, local in zip(tasks, locals_, strict=True):
+        loss = {"loss": local.loss(task.vectors["w"])} if snapshot_is_due(task, local) else {}
+        cost = descent.cost(local, losses=len(loss))
+        made.append(Report(task.worker, task.id, {}, loss | cost))
+    return made
+
+
+def snapshot_is_due(task: Task, local: Local) -> bool:
+    """Losses cost at most as many sample passes as gradients, also where a few workers take most
+    of the steps: so by the batches that a worker drew on average, at the last snapshot and now."""
+    every = local.loss_samples / (PASSES * local.batch_samples)
+    return task.scalars["drawn"] // every > task.scalars["drawn_before"] // every
+
+
+# ---------------------------------------------------------------- master
+
+
+@dataclass
+class Master(State):
+    snapshot: int = 0  # batches that all workers had drawn at the last snapshot
 
 
 def drfa_prox(
@@ -71,9 +86,12 @@ def drfa_prox(
     if regularisation is not None and not 0 <= regularisation < np.inf:
         raise ValueError(f"regularisation={regularisation}: expected a number of at least 0")
     rules = Rules(local_steps, rate, rate_weights, regularisation, sampled, prior, quorum, average)
-    worker = partial(work, local_steps=local_steps, power=arguments.POWER if rate is None else 0)
+    kinds: dict[str, descent.Rows] = {
+        "local": partial(paths, local_steps=local_steps),
+        "snapshot": snapshots,
+    }
     return rounds.method(
-        "drfa-prox", {**settings, "regularisation": regularisation, "prior": prior}, rules, worker
+        "drfa-prox", {**settings, "regularisation": regularisation, "prior": prior}, rules, kinds
     )
 
 
@@ -93,16 +111,16 @@ class Rules:
     @property
     def kinds(self) -> Mapping[str, Kind]:
         local = Kind(self.local_steps, vectors=("w", "w_s"))
-        return {"local": local, "snapshot": Kind(scalars=("loss",))}
+        return {"local": local, "snapshot": Kind()}
 
     # ------------------------------------------------------------ init
 
-    def init(self, facts: Facts, seed: int) -> tuple[State, list[Task]]:
+    def init(self, facts: Facts, seed: int) -> tuple[Master, list[Task]]:
         q = arguments.prior_over(facts.sites, self.prior)
-        master = State(**state.fields(facts, seed, q, self.quorum))
+        master = Master(**state.fields(facts, seed, q, self.quorum))
         return master, state.probes(master, facts)
 
-    def constants(self, master: State) -> dict[str, float]:
+    def constants(self, master: Master) -> dict[str, float]:
         f0, mu = arguments.first_loss(master), self.regularisation
         return {
             "rate": arguments.first_rate(master, self.rate),
@@ -112,7 +130,7 @@ class Rules:
 
     # ------------------------------------------------------------ absorb
 
-    def ask(self, master: State) -> Ask:
+    def ask(self, master: Master) -> Ask:
         """m draws with replacement by lam, and s uniform in 1..K."""
         m = self.sampled or int(master.present.sum())
         workers, counts = draws.weighted(
@@ -122,7 +140,7 @@ class Rules:
         scalars = {"rate": master.constants["rate"], "s": float(s)}
         return Ask("local", workers, {"w": state.model(master, master.w)}, scalars, counts)
 
-    def close(self, master: State, reports: list[Report]) -> Ask | None:
+    def close(self, master: Master, reports: list[Report]) -> Ask | None:
         """w <- mean of the ends, then the losses of m others at w_s, the mean of the iterates."""
         if master.phase == "snapshot":
             self.lam_step(master, reports)
@@ -131,17 +149,20 @@ class Rules:
         w_s = {"w": state.model(master, mean(master, reports, "w_s"))}
         m = self.sampled or int(master.present.sum())
         others = draws.even(master.seed, master.t, state.free(master), m)
-        return Ask("snapshot", others, w_s)
+        before, master.snapshot = master.snapshot, int(master.draws.sum())
+        n = len(master.f)
+        drawn = {"drawn": master.snapshot / n, "drawn_before": before / n}
+        return Ask("snapshot", others, w_s, drawn)
 
-    def lam_step(self, master: State, reports: list[Report]) -> None:
+    def lam_step(self, master: Master, reports: list[Report]) -> None:
         """lam <- project_simplex((lam + g_l K v + g_l K mu q) / (1 + g_l K mu)).
 
-        v_j = (n/m) f_j(w_s) for the m who answered, else 0.
+        v_j = (n/m) f_j for the m who answered, else 0; f_j is the last known where none was due.
         """
         here, step = master.present, self.local_steps * master.constants["rate_weights"]
         v = np.zeros(len(master.f))
-        for report in reports:
-            v[report.worker] = report.scalars["loss"] * int(here.sum()) / len(reports)
+        told = [report.worker for report in reports]
+        v[told] = master.f[told] * int(here.sum()) / len(told)
         q = state.restricted(master.prior, here)
         drawn = step * master.constants["regularisation"]
         target = (master.weights + step * v + drawn * q) / (1.0 + drawn)
@@ -150,6 +171,5 @@ class Rules:
 
 def mean(master: State, reports: list[Report], name: str) -> Tensor:
     """Mean of a reported vector; who was drawn twice counts twice."""
-    times = torch.tensor([master.counts[r.worker] for r in reports], dtype=torch.float64)
-    rows = torch.stack([r.vectors[name].double() for r in reports])
-    return (times / times.sum()).to(rows.device) @ rows
+    times = [master.counts[r.worker] for r in reports]
+    return descent.weighted(times, [r.vectors[name] for r in reports])

@@ -11,25 +11,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-import torch
-
 from aspire.methods import arguments, descent, rounds, state
 from aspire.methods.state import Ask, Kind, State
-from aspire.methods.worker import probe
 from aspire.types import Array, Facts, Local, Method, Report, Task
 
 # ---------------------------------------------------------------- worker
 
 
-def work(
-    worker: None, task: Task, local: Local, *, local_steps: int, power: int
-) -> tuple[None, Report]:
+def ends(tasks: Sequence[Task], locals_: Sequence[Local], *, local_steps: int) -> list[Report]:
     """K steps w_j <- w_j - rate grad f_j(w_j) from the master's w."""
-    if task.kind == "probe":
-        return None, probe(task, local, power)
-    rate, draws = task.scalars["rate"], int(task.scalars["draws"])
-    w = descent.iterates(task.vectors["w"], local, draws=draws, steps=local_steps, rate=rate)[-1]
-    return None, Report(task.worker, task.id, {"w": w}, descent.cost(local, gradients=local_steps))
+    found = descent.descend(tasks, locals_, local_steps)[-1]
+    return [
+        Report(task.worker, task.id, {"w": w}, descent.cost(local, gradients=local_steps))
+        for task, local, w in zip(tasks, locals_, found, strict=True)
+    ]
 
 
 # ---------------------------------------------------------------- master: State, nothing more
@@ -53,8 +48,8 @@ def fedavg(
     """
     settings = arguments.check({"local_steps": local_steps, "quorum": quorum}, {"rate": rate})
     rules = Rules(local_steps, rate, prior, quorum, average)
-    worker = partial(work, local_steps=local_steps, power=arguments.POWER if rate is None else 0)
-    return rounds.method("fedavg", {**settings, "prior": prior}, rules, worker)
+    kinds = {"local": partial(ends, local_steps=local_steps)}
+    return rounds.method("fedavg", {**settings, "prior": prior}, rules, kinds)
 
 
 @dataclass(frozen=True)
@@ -89,8 +84,7 @@ class Rules:
 
     def close(self, master: State, reports: list[Report]) -> Ask | None:
         """w <- sum_j q_j w_j / sum_j q_j over those who answered."""
-        share = torch.tensor([master.weights[r.worker] for r in reports], dtype=torch.float64)
-        if float(share.sum()) > 0:
-            ends = torch.stack([r.vectors["w"].double() for r in reports])
-            master.w = (share / share.sum()).to(ends.device) @ ends
+        share = [float(master.weights[r.worker]) for r in reports]
+        if sum(share) > 0:
+            master.w = descent.weighted(share, [r.vectors["w"] for r in reports])
         return None

@@ -9,16 +9,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 
 from aspire.methods import arguments, composite, draws, rounds, state
-from aspire.methods.composite import Master, work
+from aspire.methods.composite import ROWS, Master
 from aspire.methods.state import Ask, Kind
 from aspire.types import Array, Facts, Method, Report, Task
 
-# ------------------------------------------- worker: composite.work; master: composite.Master
+# ------------------------------------------- worker: composite.rows; master: composite.Master
 
 
 def gcivr(
@@ -42,8 +41,7 @@ def gcivr(
     counts = {"period": period, "sampled": sampled}
     settings = arguments.check(counts, {"temperature": temperature, "rate": rate})
     rules = Rules(temperature, rate, period, sampled, prior, average)
-    worker = partial(work, power=arguments.POWER if rate is None else 0)
-    return rounds.method("gcivr", {**settings, "prior": prior}, rules, worker)
+    return rounds.method("gcivr", {**settings, "prior": prior}, rules, ROWS)
 
 
 @dataclass(frozen=True)

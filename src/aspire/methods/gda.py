@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache
 
 from aspire.methods import arguments, rounds, state
-from aspire.methods.descent import GRADIENT, gradient_at, weighted_gradient
+from aspire.methods.descent import GRADIENT, gradient_rows, weighted_gradient
 from aspire.methods.projection import project, refuse_unknown
 from aspire.methods.state import Ask, Kind, State
 from aspire.sets import CDNorm, UncertaintySet
 from aspire.types import Facts, Method, Report, Task
 
-# ------------------------------------------- worker: descent.gradient_at; master: State, no more
+# ----------------------------------------- worker: descent.gradient_rows; master: State, no more
 
 
 def gda(
@@ -37,10 +37,11 @@ def gda(
     settings = arguments.check({}, {"rate": rate, "rate_weights": rate_weights})
     refuse_unknown(uncertainty)
     rules = Rules(uncertainty, rate, rate_weights, average)
-    worker = partial(gradient_at, power=arguments.POWER if rate is None else 0)
-    return rounds.method("gda", {"uncertainty": uncertainty, **settings}, rules, worker)
+    kinds = {"gradient": gradient_rows}
+    return rounds.method("gda", {"uncertainty": uncertainty, **settings}, rules, kinds)
 
 
+@lru_cache(maxsize=16)
 def base(uncertainty: UncertaintySet | None, n: int) -> UncertaintySet:
     """The set over all n sites."""
     return (uncertainty or CDNorm(radius=1.0 / n, budget=float(n))).for_sites(n)
@@ -84,7 +85,7 @@ class Rules:
     def close(self, master: State, reports: list[Report]) -> Ask | None:
         """w <- w - e_w sum_j p_j grad f_j(w);  p <- project_P(p + e_p f(w)), both at the old."""
         here, constants = master.present, master.constants
-        slope = weighted_gradient(master, master.weights, reports)
+        slope = weighted_gradient(master.weights, reports)
         master.w = master.w - constants["rate"] * slope
         raised = master.weights[here] + constants["rate_weights"] * master.f[here]
         master.weights[here] = project(over_present(self.uncertainty, master), raised)

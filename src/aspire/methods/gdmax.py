@@ -9,16 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 
 from aspire.methods import arguments, rounds, state
-from aspire.methods.descent import GRADIENT, gradient_at, weighted_gradient
+from aspire.methods.descent import GRADIENT, gradient_rows, weighted_gradient
 from aspire.methods.gda import base, over_present
 from aspire.methods.state import Ask, Kind, State
 from aspire.sets import UncertaintySet
 from aspire.types import Facts, Method, Report, Task
 
-# ------------------------------------------- worker: descent.gradient_at; master: State, no more
+# ----------------------------------------- worker: descent.gradient_rows; master: State, no more
 
 
 def gdmax(
@@ -35,8 +34,8 @@ def gdmax(
     """
     settings = arguments.check({}, {"rate": rate})
     rules = Rules(uncertainty, rate, average)
-    worker = partial(gradient_at, power=arguments.POWER if rate is None else 0)
-    return rounds.method("gdmax", {"uncertainty": uncertainty, **settings}, rules, worker)
+    kinds = {"gradient": gradient_rows}
+    return rounds.method("gdmax", {"uncertainty": uncertainty, **settings}, rules, kinds)
 
 
 @dataclass(frozen=True)
@@ -71,6 +70,6 @@ class Rules:
         """p <- argmax over P of p . f(w);  w <- w - rate sum_j p_j grad f_j(w)."""
         worst = over_present(self.uncertainty, master).worst_case(master.f[master.present])
         master.weights[master.present] = worst
-        slope = weighted_gradient(master, master.weights, reports)
+        slope = weighted_gradient(master.weights, reports)
         master.w = master.w - master.constants["rate"] * slope
         return None

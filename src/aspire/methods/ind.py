@@ -13,7 +13,7 @@ from functools import partial
 import numpy as np
 
 from aspire.methods import arguments, rounds, state
-from aspire.methods.fedavg import work  # the worker: K steps from the master's w
+from aspire.methods.fedavg import ends  # the worker: K steps from the master's w
 from aspire.methods.state import Ask, Kind, State
 from aspire.types import Event, Facts, Info, Method, Report, Task
 
@@ -34,15 +34,9 @@ def ind(
         raise ValueError(f"site={site}: expected the number of a site, from 0")
     settings = arguments.check({"local_steps": local_steps}, {"rate": rate})
     rules = Rules(site, local_steps, rate, average)
-    return Method(
-        name="ind",
-        settings={"site": site, **settings, "average": average},
-        init=rules.init,
-        work=partial(work, local_steps=local_steps, power=arguments.POWER if rate is None else 0),
-        absorb=rules.absorb,
-        model=state.model,
-        weights=lambda master: master.weights.copy(),
-        planes=lambda master: 0,
+    kinds = {"local": partial(ends, local_steps=local_steps)}
+    return replace(
+        rounds.method("ind", {"site": site, **settings}, rules, kinds), absorb=rules.absorb
     )
 
 

@@ -6,7 +6,7 @@ Li, Sanjabi, Beirami, Smith: Fair Resource Allocation in Federated Learning, ICL
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -15,7 +15,6 @@ import torch
 
 from aspire.methods import arguments, descent, rounds, state
 from aspire.methods.state import Ask, Kind, State
-from aspire.methods.worker import loss_is_due, probe
 from aspire.types import Array, Facts, Local, Method, Report, Task
 
 FLOOR = 1e-10  # a loss below it counts as this: F^(q-1) needs a positive F
@@ -23,19 +22,13 @@ FLOOR = 1e-10  # a loss below it counts as this: F^(q-1) needs a positive F
 # ---------------------------------------------------------------- worker
 
 
-def work(
-    worker: None, task: Task, local: Local, *, local_steps: int, power: int
-) -> tuple[None, Report]:
+def ends(tasks: Sequence[Task], locals_: Sequence[Local], *, local_steps: int) -> list[Report]:
     """F_k(w) when it is due, then K steps from w."""
-    if task.kind == "probe":
-        return None, probe(task, local, power)
-    w, rate, draws = task.vectors["w"], task.scalars["rate"], int(task.scalars["draws"])
-    due = loss_is_due(local, draws, local_steps)
-    scalars = descent.cost(local, gradients=local_steps, losses=int(due))
-    if due:
-        scalars["loss"] = local.loss(w)
-    end = descent.iterates(w, local, draws=draws, steps=local_steps, rate=rate)[-1]
-    return None, Report(task.worker, task.id, {"w": end}, scalars)
+    found = descent.descend(tasks, locals_, local_steps)[-1]
+    return [
+        Report(task.worker, task.id, {"w": w}, descent.told(task, local, local_steps))
+        for task, local, w in zip(tasks, locals_, found, strict=True)
+    ]
 
 
 # ---------------------------------------------------------------- master: State, nothing more
@@ -61,8 +54,8 @@ def q_ffl(
     if not 0 <= q < np.inf:
         raise ValueError(f"q={q}: expected a number of at least 0")
     rules = Rules(q, local_steps, rate, quorum, average)
-    worker = partial(work, local_steps=local_steps, power=arguments.POWER if rate is None else 0)
-    return rounds.method("q-ffl", {"q": q, **settings}, rules, worker)
+    kinds = {"local": partial(ends, local_steps=local_steps)}
+    return rounds.method("q-ffl", {"q": q, **settings}, rules, kinds)
 
 
 @dataclass(frozen=True)
@@ -102,15 +95,13 @@ class Rules:
         overflows or vanishes.
         """
         eta, q, F = master.constants["rate"], self.q, np.maximum(master.f, FLOOR)
-        scale = F[[r.worker for r in reports]].max()
+        told = F[[r.worker for r in reports]]
+        ratio = told / told.max()
         sent = state.model(master, master.w).double()
-        top, bottom = torch.zeros_like(master.w), 0.0
-        for report in reports:
-            D = (sent - report.vectors["w"].double()) / eta
-            ratio = F[report.worker] / scale
-            top += ratio**q * D
-            bottom += q * ratio ** (q - 1) / scale * float(D @ D) + ratio**q / eta
-        master.w = master.w - top / bottom
+        D = (sent - torch.stack([r.vectors["w"] for r in reports]).double()) / eta
+        squares = D.square().sum(1).cpu().numpy()
+        bottom = (q * ratio ** (q - 1) / told.max() * squares + ratio**q / eta).sum()
+        master.w = master.w - torch.from_numpy(ratio**q / bottom).to(D.device) @ D
         master.weights = self.pulls(master, F)
         return None
 

@@ -12,12 +12,14 @@ reports are ignored, and they are asked again in the round after.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
+from aspire.methods.arguments import POWER
+from aspire.methods.descent import Rows, alone, answers
 from aspire.methods.state import (
     PROBE,
     Ask,
@@ -35,7 +37,6 @@ from aspire.types import (
     Info,
     Joined,
     Left,
-    Local,
     Method,
     Noted,
     Refused,
@@ -81,18 +82,24 @@ def method(
     name: str,
     settings: Mapping[str, Any],
     rules: Any,
-    work: Callable[[Any, Task, Local], tuple[Any, Report]],
+    kinds: Mapping[str, Rows],
 ) -> Method:
-    """A baseline as a value: its own `work` and rules, and the rounds that all of them share."""
+    """A baseline as a value: its own rows and rules, and the rounds that all of them share.
+
+    kinds  what workers do with each kind of task; power iterations only where a rate is missing
+    """
+    power = POWER if rules.rate is None else 0
+    many = partial(answers, kinds=kinds, power=power)
     return Method(
         name=name,
         settings={**settings, "average": rules.average},
         init=rules.init,
-        work=work,
+        work=partial(alone, many),
         absorb=partial(absorb, rules),
         model=model,
         weights=lambda master: master.weights.copy(),
         planes=lambda master: 0,
+        work_many=many,
     )
 
 

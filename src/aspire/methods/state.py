@@ -159,6 +159,11 @@ def restricted(prior: Array, present: Mask) -> Array:
 # ---------------------------------------------------------------- what is refused
 
 
+def finite(x: Tensor) -> bool:
+    """Whether every entry is: so where the sum is, else each is looked at."""
+    return math.isfinite(float(x.sum())) or bool(torch.isfinite(x).all())
+
+
 def objection(master: State, event: Event, kinds: Mapping[str, Kind]) -> str | None:
     """Why an event must be refused, or None. Reads only."""
     j, n = event.worker, len(master.f)
@@ -193,6 +198,6 @@ def incomplete(report: Report, kind: Kind, master: State) -> str | None:
                 f"worker {j} reports {name} of shape {tuple(x.shape)} and type {x.dtype}: "
                 f"expected {tuple(master.w.shape)} and {master.like.dtype}"
             )
-        if not bool(torch.isfinite(x).all()):
+        if not finite(x):
             return f"worker {j} reports {name} with values that are not finite"
     return None

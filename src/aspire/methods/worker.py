@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from aspire import batches
+from aspire import batches, sites
 from aspire.types import Local, Report, Task
 
 PASSES = 3  # a gradient costs three passes over its samples, a loss one
@@ -29,38 +30,57 @@ def held(worker: Tensor | None, task: Task) -> Tensor:
 
 def columns(tasks: Sequence[Task], names: Sequence[str], like: Tensor) -> tuple[Tensor, ...]:
     """Numbers of many tasks, one column (R, 1) a name, to stand beside rows like `like`."""
-    table = [[task.scalars[name] for name in names] for task in tasks]
-    return torch.tensor(table, dtype=like.dtype, device=like.device).unsqueeze(2).unbind(1)
+    table = np.array([[[task.scalars[name]] for task in tasks] for name in names])
+    return torch.from_numpy(table).to(like).unbind(0)
 
 
 def probe(task: Task, local: Local, power: int) -> Report:
+    """One probe, see `probes`."""
+    return probes([task], [local], power)[0]
+
+
+def probes(tasks: Sequence[Task], locals_: Sequence[Local], power: int) -> list[Report]:
     """The loss at z, and with power iterations the local curvature L_j and |grad f_j|.
 
     L_j is the norm that `power` iterations on gradient differences converge to, all on one batch.
     """
-    w, draw = task.vectors["w"], int(task.scalars["draws"])
-    scalars = {"loss": local.loss(w), "gradients": 0.0, "samples": float(local.loss_samples)}
+    found = []
+    for task, local in zip(tasks, locals_, strict=True):
+        loss, samples = local.loss(task.vectors["w"]), float(local.loss_samples)
+        found.append({"loss": loss, "gradients": 0.0, "samples": samples})
     if power:
-        curvature, slope = curvature_at(w, local, draw, power)
-        scalars |= {"curvature": curvature, "slope": slope, "gradients": float(power + 1)}
-        scalars["samples"] += PASSES * (power + 1) * local.batch_samples
-    return Report(task.worker, task.id, {}, scalars)
+        w = torch.stack([task.vectors["w"] for task in tasks])
+        draws = [int(task.scalars["draws"]) for task in tasks]
+        curvatures, slopes = curvatures_at(w, locals_, draws, power)
+        for row, (said, local) in enumerate(zip(found, locals_, strict=True)):
+            said |= {"curvature": curvatures[row], "slope": slopes[row]}
+            said["gradients"] += power + 1
+            said["samples"] += PASSES * (power + 1) * local.batch_samples
+    reports = zip(tasks, found, strict=True)
+    return [Report(task.worker, task.id, {}, said) for task, said in reports]
 
 
-def curvature_at(w: Tensor, local: Local, draw: int, power: int) -> tuple[float, float]:
-    """The largest eigenvalue (by size) of the Hessian on one batch, and the gradient's norm."""
-    base = local.gradient(w, draw)
-    reach = 0.01 * (1.0 + float(torch.linalg.vector_norm(w)))
-    signs = batches.signs(0, 0, 0, count=len(w), device=str(w.device))
-    direction = signs.to(w.dtype) / math.sqrt(len(w))
-    curvature = 0.0
+def curvatures_at(
+    w: Tensor, locals_: Sequence[Local], draws: Sequence[int], power: int
+) -> tuple[list[float], list[float]]:
+    """Per row the largest eigenvalue (by size) of the Hessian on one batch, and |gradient|."""
+    base = sites.gradients(locals_, w, draws)
+    reach = 0.01 * (1.0 + lengths(w))
+    signs = batches.signs(0, 0, 0, count=w.shape[1], device=str(w.device))
+    direction = (signs.to(w.dtype) / math.sqrt(w.shape[1])).expand_as(w)
+    length = torch.zeros_like(reach)
     for _ in range(power):
-        change = (local.gradient(w + reach * direction, draw) - base) / reach
-        curvature = float(torch.linalg.vector_norm(change))
-        if not curvature > 0:
-            break
-        direction = change / curvature
-    return curvature, float(torch.linalg.vector_norm(base))
+        ahead = sites.gradients(locals_, w + reach * direction, draws)
+        change = (ahead - base) / reach
+        length = lengths(change)
+        direction = torch.where(length > 0, change / length, direction)
+    return length[:, 0].tolist(), lengths(base)[:, 0].tolist()
+
+
+def lengths(x: Tensor) -> Tensor:
+    """|x_j| of every row, as a column."""
+    found: Tensor = torch.linalg.vector_norm(x, dim=1, keepdim=True)
+    return found
 
 
 def checked_step(

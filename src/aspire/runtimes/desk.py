@@ -1,15 +1,16 @@
 """The desk: tasks in the workers' hands, and results that are computed but not yet due.
 
-A task's result depends on what the worker was handed and on nothing else, so all tasks in flight
-can be evaluated together, whatever their arrival times. That is done when the first of them whose
-result is unknown is due. Which tasks are evaluated together follows from the order of the events
-alone, never from the clock or the number of threads: so a replay, which uses the same desk, makes
-the same batches and gets the same bytes.
+A task's result depends on what the worker was handed and on nothing else, so tasks in flight can
+be evaluated together, ahead of their arrival. That is done as soon as enough of them wait, on
+another thread where there is one, or else when the first of those that wait is due. Which tasks
+are evaluated together follows from the order of the events alone, never from the clock or the
+number of threads: so a replay, which uses the same desk, makes the same groups and gets the same
+bytes.
 """
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,36 +20,58 @@ from aspire.problem import Problem
 from aspire.types import Method, Report, Task
 
 ROWS = 16  # tasks in one call: their numbers stay in the cache of one core
+Results = list[tuple[Any, Report]]
 
 
 class Evaluator:
     """Results of many tasks.
 
     exact    one task a call, so that a result cannot depend on what else was in flight
-    threads  calls that may run at the same time, where that is safe; no result depends on it
+    threads  how many may work at the same time, the caller's among them, where that is safe; no
+             result depends on it
     """
 
     def __init__(
         self, method: Method, problem: Problem, *, exact: bool = False, threads: int = 1
     ) -> None:
         self.method, self.problem, self.exact = method, problem, exact
-        self._threads = ThreadPoolExecutor(threads) if threads > 1 and problem.batched else None
+        aside = threads - 1 if problem.batched else 0
+        self._threads = ThreadPoolExecutor(aside) if aside > 0 else None
+        self._flying: dict[int, tuple[Future[Results], int]] = {}  # by task: its call, its row
 
     @property
     def together(self) -> bool:
         return self.method.work_many is not None and not self.exact
 
-    def __call__(self, tasks: list[Task], workers: dict[int, Any]) -> list[tuple[Any, Report]]:
+    def send(self, tasks: list[Task], workers: dict[int, Any]) -> None:
+        """Begin on these tasks; `fetch` waits for one of them."""
         items = [(workers.get(t.worker), t, self.problem.sites[t.worker]) for t in tasks]
+        for group in _even(items, ROWS):
+            call: Future[Results]
+            if self._threads is not None and torch.get_num_threads() == 1:
+                call = self._threads.submit(self._work, group)
+            else:
+                call = Future()
+                call.set_result(self._work(group))
+            for row, (_, task, _) in enumerate(group):
+                self._flying[task.id] = (call, row)
+
+    def _work(self, items: list[Any]) -> Results:
         many = self.method.work_many
         if many is None or self.exact:
             return [self.method.work(*item) for item in items]
-        groups = _even(items, ROWS)
-        if self._threads is None or len(groups) == 1 or torch.get_num_threads() > 1:
-            found = [many(group) for group in groups]
-        else:
-            found = list(self._threads.map(many, groups))
-        return [result for group in found for result in group]
+        return many(items)
+
+    def fetch(self, task: Task) -> tuple[Any, Report] | None:
+        """The result of a task that was sent; None where it was not."""
+        if task.id not in self._flying:
+            return None
+        call, row = self._flying.pop(task.id)
+        return call.result()[row]
+
+    def drop(self, task: Task) -> None:
+        """Nobody will ask for this one."""
+        self._flying.pop(task.id, None)
 
 
 @dataclass
@@ -58,28 +81,51 @@ class Desk:
     hands: dict[int, Task] = field(default_factory=dict)
     known: dict[int, tuple[Any, Report]] = field(default_factory=dict)
     workers: dict[int, Any] = field(default_factory=dict)
+    waiting: dict[int, None] = field(default_factory=dict)  # who holds a task not yet begun
 
     def hand(self, task: Task) -> None:
+        """A new task; whoever gets it has no other."""
         self.hands[task.worker] = task
-        self.known.pop(task.worker, None)
+        self.waiting[task.worker] = None
 
-    def forget(self, j: int) -> None:
+    def begin_if_many(self, evaluate: Evaluator) -> None:
+        """Begin on what waits once it fills a call; to be asked before every event."""
+        if len(self.waiting) >= ROWS and evaluate.together:
+            self._begin(evaluate)
+
+    def _begin(self, evaluate: Evaluator) -> None:
+        evaluate.send([self.hands[i] for i in self.waiting], self.workers)
+        self.waiting.clear()
+
+    def forget(self, j: int, evaluate: Evaluator) -> None:
         """The worker vanished: its task, and what it would have said, go with it."""
-        self.hands.pop(j, None)
+        task = self.hands.pop(j, None)
         self.known.pop(j, None)
+        self.waiting.pop(j, None)
+        if task is not None:
+            evaluate.drop(task)
 
     def holds(self, j: int, task: int) -> bool:
         return j in self.hands and self.hands[j].id == task
 
     def report(self, j: int, evaluate: Evaluator) -> Report:
         """What worker j says to its task, now that it is due."""
-        if j not in self.known:
-            due = [i for i in self.hands if i not in self.known] if evaluate.together else [j]
-            results = evaluate([self.hands[i] for i in due], self.workers)
-            self.known.update(zip(due, results, strict=True))
-        del self.hands[j]
-        self.workers[j], report = self.known.pop(j)
+        if j in self.waiting:
+            if evaluate.together:
+                self._begin(evaluate)
+            else:
+                del self.waiting[j]
+                evaluate.send([self.hands[j]], self.workers)
+        task = self.hands.pop(j)
+        self.workers[j], report = evaluate.fetch(task) or self.known.pop(j)
         return report
+
+    def settle(self, evaluate: Evaluator) -> None:
+        """Wait for what is being evaluated, so that the desk holds all there is to save."""
+        for j, task in self.hands.items():
+            found = evaluate.fetch(task)
+            if found is not None:
+                self.known[j] = found
 
 
 def _even(items: list[Any], most: int) -> list[list[Any]]:

@@ -74,6 +74,20 @@ NOTHING = digest({})[:16]
 NOT_NUMBERS = {"n", "time", "event", "worker", "task", "vectors"}
 
 
+def _line(record: dict[str, Any]) -> str:
+    """What json.dumps says of plain names and plain values, but faster."""
+    said = []
+    for name, value in record.items():
+        kind = type(value)
+        if kind is int or (kind is float and value - value == 0.0):
+            said.append(f'"{name}": {value!r}')
+        elif kind is str and value.isalnum() and value.isascii():
+            said.append(f'"{name}": "{value}"')
+        else:
+            return json.dumps(record)
+    return "{" + ", ".join(said) + "}"
+
+
 def check_level(level: str) -> None:
     if level not in LEVELS:
         raise ValueError(f"log={level!r}: expected one of {', '.join(LEVELS)}")
@@ -124,7 +138,7 @@ class EventLog:
     def write(self, record: dict[str, Any]) -> None:
         if self.level == "off":
             return
-        line = json.dumps(record)
+        line = _line(record)
         self._hash = hashlib.sha256((self._hash + line).encode()).hexdigest()
         self.count += 1
         if self.level in ("full", "vectors"):

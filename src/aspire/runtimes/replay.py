@@ -39,6 +39,7 @@ def replay_events(
     for record in events:
         for task in tasks:
             desk.hand(task)
+        desk.begin_if_many(evaluate)
         j = record["worker"]
         event: Event
         if record["event"] == "report":
@@ -47,7 +48,7 @@ def replay_events(
             event = desk.report(j, evaluate) if kept is None else kept(record)
         else:
             event = Left(j) if record["event"] == "left" else Joined(j)
-            desk.forget(j)
+            desk.forget(j, evaluate)
         _compare(record, event)
         master, tasks, infos = method.absorb(master, [event])
         for info in infos:

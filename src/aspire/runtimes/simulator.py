@@ -1,8 +1,8 @@
 """The simulator: real algorithm, real gradients, virtual clock.
 
 A heap of (time, priority, worker, ...) orders what happens; ties are broken by kind and worker, so
-the order never depends on chance. Results of tasks in flight are computed together when the first
-of them is due (see `desk`). Probes take no virtual time: the clock starts when the constants are
+the order never depends on chance. Results of tasks in flight are computed together, ahead of their
+time (see `desk`). Probes take no virtual time: the clock starts when the constants are
 formed.
 """
 
@@ -60,10 +60,11 @@ class Simulation:
 
     def next_event(self) -> Event:
         """The next thing that happens."""
+        self.desk.begin_if_many(self.evaluate)
         while self.heap:
             self.time, kind, j, task = heapq.heappop(self.heap)
             if kind == LEAVE:
-                self.desk.forget(j)
+                self.desk.forget(j, self.evaluate)
                 return Left(j)
             if kind == JOIN:
                 return Joined(j)

@@ -185,6 +185,7 @@ def replay(directory: str | Path, job: Job) -> tuple[int, str]:
 
 def whole(simulation: simulator.Simulation, history: list[dict[str, Any]]) -> dict[str, Any]:
     """All that `resume` needs besides the job."""
+    simulation.desk.settle(simulation.evaluate)
     named = {f.name: getattr(simulation, f.name) for f in fields(simulation)}
     state = {name: value for name, value in named.items() if name not in APART}
     return {"simulation": state, "history": history, "log": simulation.log.state()}
@@ -277,8 +278,8 @@ def _outcome(
 def evaluate(job: Job, simulation: simulator.Simulation) -> dict[str, Any]:
     """One line of history: every site at model(master), whether it is present or not."""
     w = job.method.model(simulation.master)
-    losses = np.array([site.full_loss(w) for site in job.problem.sites])
-    found = [site.accuracy(w) for site in job.problem.sites]
+    scores = [site.scores(w) for site in job.problem.sites]
+    losses, found = np.array([loss for loss, _ in scores]), [right for _, right in scores]
     accuracies = None if None in found else np.array(found, dtype=float)
     if not np.isfinite(losses).all():
         raise simulator.Stopped(f"a site's loss is not finite after {simulation.master.t} steps")
