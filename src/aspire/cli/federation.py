@@ -166,7 +166,7 @@ def site_command(
     from aspire.federation import kits
     from aspire.federation.messages import shape_of
     from aspire.federation.site import Dialler
-    from aspire.objective import Flat
+    from aspire.problem import Flat
 
     torch.set_num_threads(threads)
     mine, source = kits.read(kit), read(file)
