@@ -14,6 +14,7 @@ import dataclasses
 import hashlib
 import json
 import os
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, Any
 
@@ -25,6 +26,7 @@ from aspire.types import Event, Report
 
 LEVELS = ("full", "digest", "off", "vectors")
 NAME, VECTORS = "events.jsonl", "reports"
+LONG = 2**16  # numbers: longer vectors are hashed in a thread
 
 
 def fingerprint(value: Any, into: Any) -> None:
@@ -62,11 +64,19 @@ def digest(state: Any) -> str:
     return sha.hexdigest()
 
 
-def event_record(event: Event) -> dict[str, Any]:
+def event_record(event: Event, *, hashed: bool = True) -> dict[str, Any]:
     """One event as JSON: its kind, worker, task, numbers and the hash of its vectors."""
     record: dict[str, Any] = {"event": type(event).__name__.lower(), "worker": event.worker}
     if isinstance(event, Report):
-        record |= {"task": event.task, **event.scalars, "vectors": digest(event.vectors)[:16]}
+        record |= {"task": event.task, **event.scalars}
+        record["vectors"] = digest(event.vectors)[:16] if hashed else ""
+    return record
+
+
+def _settled(record: dict[str, Any]) -> dict[str, Any]:
+    """With the hash, if a thread still has it."""
+    if isinstance(record.get("vectors"), Future):
+        record["vectors"] = record["vectors"].result()
     return record
 
 
@@ -109,6 +119,7 @@ class EventLog:
         self._hash = state["sha256"] if state else ""
         self._file: IO[str] | None = None
         self._vectors = None if path is None else path.with_name(VECTORS)
+        self._pool: ThreadPoolExecutor | None = None
         if path is not None and level != "off":
             if state:
                 os.truncate(path, state["bytes"])
@@ -130,15 +141,16 @@ class EventLog:
         """The record of an event that is about to be absorbed."""
         if self.level == "off":
             return {}
-        record = {"n": self.count, "time": time, **event_record(event)}
-        if self.level == "vectors" and isinstance(event, Report) and event.vectors:
-            self._keep(event, record["vectors"])
+        record = {"n": self.count, "time": time, **event_record(event, hashed=False)}
+        if isinstance(event, Report):
+            long = sum(x.numel() for x in event.vectors.values()) > LONG
+            record["vectors"] = self._beside(event) if long else self._vectors_of(event)
         return record
 
     def write(self, record: dict[str, Any]) -> None:
         if self.level == "off":
             return
-        line = _line(record)
+        line = _line(_settled(record))
         self._hash = hashlib.sha256((self._hash + line).encode()).hexdigest()
         self.count += 1
         if self.level in ("full", "vectors"):
@@ -147,17 +159,25 @@ class EventLog:
     def refuse(self, record: dict[str, Any], reason: str) -> None:
         """A line for the reader: what was refused is no event, since it changed nothing."""
         if self.level != "off":
-            self._write(json.dumps({"refused": record, "reason": reason}))
+            self._write(json.dumps({"refused": _settled(record), "reason": reason}))
 
-    def _keep(self, report: Report, name: str) -> None:
-        if self._vectors is None:
-            return
-        path = self._vectors / f"{name}.safetensors"
-        if not path.exists():
-            self._vectors.mkdir(exist_ok=True)
-            beside = path.with_suffix(".part")
-            save_file({k: v.detach().cpu().contiguous() for k, v in report.vectors.items()}, beside)
-            os.replace(beside, path)
+    def _beside(self, report: Report) -> Future[str]:
+        """In a thread, while the report is absorbed: nobody writes to a message."""
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(1)
+        return self._pool.submit(self._vectors_of, report)
+
+    def _vectors_of(self, report: Report) -> str:
+        """The hash of its vectors, which are kept under it where the level says so."""
+        name = digest(report.vectors)[:16]
+        if self.level == "vectors" and report.vectors and self._vectors is not None:
+            path = self._vectors / f"{name}.safetensors"
+            if not path.exists():
+                self._vectors.mkdir(exist_ok=True)
+                beside, kept = path.with_suffix(".part"), report.vectors.items()
+                save_file({k: v.detach().cpu().contiguous() for k, v in kept}, beside)
+                os.replace(beside, path)
+        return name
 
     def mark(self, kind: str, t: int, master: Any) -> None:
         """A line with the running hash, and at the end the hash of the master's state."""
@@ -174,6 +194,8 @@ class EventLog:
             self._file.flush()
 
     def close(self) -> None:
+        if self._pool is not None:
+            self._pool.shutdown()
         if self._file is not None:
             self._file.close()
             self._file = None
