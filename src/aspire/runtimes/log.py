@@ -13,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import logging
 import os
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -24,6 +25,7 @@ from safetensors.torch import load_file, save_file
 
 from aspire.types import Event, Report
 
+logger = logging.getLogger("aspire")
 LEVELS = ("full", "digest", "off", "vectors")
 NAME, VECTORS = "events.jsonl", "reports"
 LONG = 2**16  # numbers: longer vectors are hashed in a thread
@@ -117,19 +119,21 @@ class EventLog:
         self.level = level
         self.count = state["count"] if state else 0
         self._hash = state["sha256"] if state else ""
-        self._file: IO[str] | None = None
+        self._file: IO[bytes] | None = None
+        self._unwritten, self._warned = b"", False
         self._vectors = None if path is None else path.with_name(VECTORS)
         self._pool: ThreadPoolExecutor | None = None
         if path is not None and level != "off":
             if state:
                 os.truncate(path, state["bytes"])
-            self._file = open(path, "a" if state else "w", encoding="utf-8")  # noqa: SIM115
+            self._file = open(path, "ab" if state else "wb", buffering=0)  # noqa: SIM115
 
     def state(self) -> dict[str, Any]:
         """Where the log stands: events, hash, and the length of the file."""
         length = 0
         if self._file is not None:
-            self._file.flush()
+            if self._unwritten:
+                raise OSError("the event log could not be written")
             os.fsync(self._file.fileno())
             length = os.fstat(self._file.fileno()).st_size
         return {"count": self.count, "sha256": self._hash, "bytes": length}
@@ -189,9 +193,17 @@ class EventLog:
         self._write(json.dumps(record))
 
     def _write(self, line: str) -> None:
-        if self._file is not None:
-            self._file.write(line + "\n")
-            self._file.flush()
+        """What a full disk does not take now is kept and tried again with the next line."""
+        if self._file is None:
+            return
+        self._unwritten += f"{line}\n".encode()
+        try:
+            while self._unwritten:
+                self._unwritten = self._unwritten[self._file.write(self._unwritten) :]
+        except OSError as error:
+            if not self._warned:
+                logger.warning("the event log waits for room on the disk: %s", error)
+            self._warned = True
 
     def close(self) -> None:
         if self._pool is not None:
