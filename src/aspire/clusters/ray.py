@@ -36,7 +36,7 @@ except ImportError:
 
 logger = logging.getLogger("aspire")
 NAMESPACE = "aspire"
-COME_UP = 120.0  # seconds that the first workers may take
+COME_UP, FOLLOW = 120.0, 20.0  # seconds until the first worker is up, and all others
 PAUSE = 0.5  # seconds between two questions whether an actor is there again
 Wire = tuple[int, int, str, dict[str, np.ndarray], dict[str, float]]
 
@@ -174,7 +174,7 @@ class RayCarrier:
             torch.from_numpy(np.frombuffer(b"\0" * 4, dtype=np.float32))
 
     def wait_for_workers(self) -> None:
-        """Until all have loaded their sites, or some have and the rest take too long."""
+        """Until all have loaded their sites, or one has and others take long: they come later."""
         waiting: dict[Any, int] = {actor.ready.remote(): j for j, actor in enumerate(self.actors)}
         until, up = time.monotonic() + COME_UP, 0
         while waiting and time.monotonic() < until:
@@ -183,6 +183,7 @@ class RayCarrier:
                 try:
                     ray.get(reference)
                     up += 1
+                    until = min(until, time.monotonic() + FOLLOW)
                     self.idle.add(j)
                 except RayTaskError as error:
                     raise ValueError(f"site {self.names[j]!r}: {_cause(error)}") from None
