@@ -15,6 +15,7 @@ import grpc
 
 from aspire.federation import kits
 from aspire.federation.messages import CHUNK
+from aspire.federation.site import Dialler
 from aspire.federation.wire_pb2 import FromSite, Header, Part, Vector
 from tests.federation.parties import SHAPE, Host, Sites, credentials, hello, local, talk, task
 
@@ -150,6 +151,13 @@ def test_no_line_without_a_certificate_of_a_site(who: str, folder: Path, host: H
         "the server": credentials(mine),
     }[who]
     assert asyncio.run(talk(host.port, trust, sayer(hello("a0"))))[0] == "UNAVAILABLE"
+
+
+def test_a_site_refuses_a_stranger_as_its_server(folder: Path, host: Host) -> None:
+    theirs = kits.read(folder.parent / "other" / "sites" / "a0")
+    dialler = Dialler(theirs, f"127.0.0.1:{host.port}", SHAPE, b"f", lambda _: None, give_up=60.0)
+    with pytest.raises(ValueError, match="has no certificate of this federation"):
+        asyncio.run(dialler.run())
 
 
 @pytest.mark.parametrize("case", AT_WORK)

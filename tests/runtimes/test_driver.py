@@ -349,3 +349,36 @@ def test_the_driver_is_in_the_checkpoint(tmp_path):
     assert held.gradients > 4 * 13
     assert state["log"]["count"] == len(events_of(tmp_path / "r"))
     assert sum(held.reports) == state["log"]["count"]
+
+
+class Full:
+    """A file on a disk that has room for `left` bytes more."""
+
+    def __init__(self, file, left):
+        self.file, self.left = file, left
+
+    def write(self, data):
+        if not self.left:
+            raise OSError(28, "No space left on device")
+        taken = self.file.write(data[: self.left])
+        self.left -= taken
+        return taken
+
+    def __getattr__(self, name):
+        return getattr(self.file, name)
+
+
+def test_a_log_waits_for_room_on_the_disk(tmp_path, caplog):
+    trail, whole = EventLog("full", tmp_path / "a"), EventLog("full", tmp_path / "b")
+    trail._file = full = Full(trail._file, 100)
+    for n in range(10):
+        for one in (trail, whole):
+            one.add(float(n), Report(0, n, {}, {"loss": 1.0}))
+    assert caplog.text.count("waits for room") == 1
+    with pytest.raises(OSError, match="could not be written"):
+        trail.state()  # so no checkpoint counts on what is not there
+    full.left = 10**6
+    for one in (trail, whole):
+        one.add(10.0, Report(0, 10, {}, {"loss": 1.0}))
+    assert trail.state() == whole.state()
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()

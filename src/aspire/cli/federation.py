@@ -11,7 +11,7 @@ import click
 import torch
 
 from aspire.cli.run import table, train_command
-from aspire.cli.shared import progress_bar, stoppable
+from aspire.cli.shared import interruptible, progress_bar, stoppable
 from aspire.train.engines import PATIENCE, train_on
 from aspire.train.file import Source, call, job_of, load, read
 
@@ -176,7 +176,8 @@ def site_command(
         return one_site(source, mine.name, device, settings)
 
     sha256 = bytes.fromhex(source.sha256)
-    asyncio.run(Dialler(mine, connect, shape, sha256, make, give_up=give_up).run())
+    with interruptible(None):
+        asyncio.run(Dialler(mine, connect, shape, sha256, make, give_up=give_up).run())
     click.echo("The run is over.")
 
 

@@ -36,7 +36,7 @@ except ImportError:
 
 logger = logging.getLogger("aspire")
 NAMESPACE = "aspire"
-COME_UP = 120.0  # seconds that the first workers may take
+COME_UP, FOLLOW = 120.0, 20.0  # seconds until the first worker is up, and all others
 PAUSE = 0.5  # seconds between two questions whether an actor is there again
 Wire = tuple[int, int, str, dict[str, np.ndarray], dict[str, float]]
 
@@ -168,12 +168,13 @@ class RayCarrier:
         self.calls: dict[Any, tuple[int, int | None]] = {}  # worker and task; None: are you there
         self.lost: dict[int, float] = {}  # worker -> when to ask it again
         self.told: set[int] = set()  # said to be Gone
+        self.idle: set[int] = set()  # up, and without a task so far: on a resumed run, the away
         with warnings.catch_warnings():  # torch warns once a process about read-only arrays
             warnings.simplefilter("ignore")
             torch.from_numpy(np.frombuffer(b"\0" * 4, dtype=np.float32))
 
     def wait_for_workers(self) -> None:
-        """Until all have loaded their sites, or some have and the rest take too long."""
+        """Until all have loaded their sites, or one has and others take long: they come later."""
         waiting: dict[Any, int] = {actor.ready.remote(): j for j, actor in enumerate(self.actors)}
         until, up = time.monotonic() + COME_UP, 0
         while waiting and time.monotonic() < until:
@@ -182,6 +183,8 @@ class RayCarrier:
                 try:
                     ray.get(reference)
                     up += 1
+                    until = min(until, time.monotonic() + FOLLOW)
+                    self.idle.add(j)
                 except RayTaskError as error:
                     raise ValueError(f"site {self.names[j]!r}: {_cause(error)}") from None
                 except RayActorError:
@@ -197,16 +200,21 @@ class RayCarrier:
                 continue  # it is not there; when it is, Back
             vectors = {name: x.detach().cpu().numpy() for name, x in task.vectors.items()}
             wire = (j, task.id, task.kind, vectors, dict(task.scalars))
+            if task.id >= 0:
+                self.idle.discard(j)
             self.calls[self.actors[j].work.remote(wire)] = (j, task.id)
 
     def receive(self, timeout: float) -> list[Arrival]:
+        found: list[Arrival] = [Back(j) for j in sorted(self.idle)]
+        self.idle = set()
+        if found:
+            return found
         self._ask_the_lost()
         if not self.calls:
             time.sleep(min(timeout, PAUSE))
             return []
         if self.lost:
             timeout = min(timeout, PAUSE)
-        found: list[Arrival] = []
         for reference in ray.wait(list(self.calls), timeout=timeout)[0]:
             found += self._open(reference, *self.calls.pop(reference))
         return found

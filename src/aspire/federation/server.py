@@ -45,7 +45,7 @@ STRIKES = 3  # breaches of the protocol after which a site stays out
 WAITING = 16  # tasks for one site that are not sent yet: evaluations, and one of the method
 REMEMBERED = 256  # ids of tasks that a connection was given
 HELLO = 10.0  # seconds until a connection must have said who it is
-PARTING = 5.0  # seconds for all to hang up when the run is over
+PARTING = 6.0  # seconds to tell all that the run is over: longer than a site's longest pause
 LOOK = 1.0  # seconds between two looks at the allow-list
 # gRPC ends a line with a larger message as it ends one that broke, and says no more
 LOST = f"%s: the line ended: hung up, broken, or a message of more than {CHUNK + OVERHEAD} bytes"
@@ -95,6 +95,8 @@ class Line:
     number: int
     connection: Connection | None = None
     strikes: int = 0
+    seen: bool = False
+    told: bool = False  # that the run is over
 
 
 @dataclass(frozen=True)
@@ -187,7 +189,12 @@ class Server:
                 line.connection.say_over()
             elif line.connection is not None:
                 line.connection.end(grpc.StatusCode.UNAVAILABLE, "the server stops")
-        await server.stop(grace=PARTING)
+        end = self.loop.time() + PARTING
+        while self._over and any(x.seen and not x.told for x in self.numbered):
+            if self.loop.time() > end:
+                break
+            await asyncio.sleep(0.02)
+        await server.stop(grace=1.0)
 
     def _hand(self, tasks: list[Task]) -> None:
         for task in tasks:
@@ -221,10 +228,12 @@ class Server:
         connection = Connection(context, asyncio.get_running_loop().create_future())
         if line.connection is not None:
             line.connection.end(grpc.StatusCode.ABORTED, f"{name} has connected again elsewhere")
-        line.connection = connection
+        line.connection, line.seen = connection, True
+        if self._over:
+            connection.say_over()
         logger.info("%s is connected from %s", name, context.peer())
         reading = asyncio.create_task(self._read(line, connection))
-        writing = asyncio.create_task(self._write(connection))
+        writing = asyncio.create_task(self._write(line, connection))
         try:
             events: set[asyncio.Future[Any]] = {reading, writing, connection.ended}
             await asyncio.wait(events, return_when=asyncio.FIRST_COMPLETED)
@@ -322,7 +331,7 @@ class Server:
         connection.given[message.id] = True
         self.arrivals.put(Report(line.number, message.id, message.vectors(), message.scalars))
 
-    async def _write(self, connection: Connection) -> None:
+    async def _write(self, line: Line, connection: Connection) -> None:
         while True:
             await connection.wake.wait()
             connection.wake.clear()
@@ -330,6 +339,7 @@ class Server:
                 task = connection.outbox.popleft()
                 if isinstance(task, Over):
                     await connection.context.write(ToSite(over=task).SerializeToString())
+                    line.told = True
                     continue
                 connection.given[task.id] = False
                 while len(connection.given) > REMEMBERED:

@@ -38,7 +38,7 @@ from aspire.sites import Site
 from aspire.types import Method, Report, Task
 
 logger = logging.getLogger("aspire")
-FIRST, LONGEST = 0.25, 10.0  # seconds between two attempts: doubling, and by chance a bit less
+FIRST, LONGEST = 0.25, 5.0  # seconds between two attempts: doubling, and by chance a bit less
 SHORT = 0.05  # seconds of work for which no thread is worth its while
 OVER = ToSite(over=Over()).SerializeToString()
 WAITING = 64  # tasks in the inbox; more are not sent by a proper server

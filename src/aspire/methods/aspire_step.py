@@ -77,7 +77,8 @@ def replace_rows(rows: Tensor, index: Tensor, new: Tensor, old: Tensor, total: T
 
     Where a value changes by less than a factor of two its difference is exact in any precision.
     """
-    total += torch.sub(new, old).sum(0, dtype=total.dtype)
+    change = torch.sub(new, old)
+    total += change[0] if len(change) == 1 else change.sum(0, dtype=total.dtype)
     rows.index_copy_(0, index, new)
 
 

@@ -13,7 +13,9 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import logging
 import os
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, Any
 
@@ -23,8 +25,10 @@ from safetensors.torch import load_file, save_file
 
 from aspire.types import Event, Report
 
+logger = logging.getLogger("aspire")
 LEVELS = ("full", "digest", "off", "vectors")
 NAME, VECTORS = "events.jsonl", "reports"
+LONG = 2**16  # numbers: longer vectors are hashed in a thread
 
 
 def fingerprint(value: Any, into: Any) -> None:
@@ -62,11 +66,19 @@ def digest(state: Any) -> str:
     return sha.hexdigest()
 
 
-def event_record(event: Event) -> dict[str, Any]:
+def event_record(event: Event, *, hashed: bool = True) -> dict[str, Any]:
     """One event as JSON: its kind, worker, task, numbers and the hash of its vectors."""
     record: dict[str, Any] = {"event": type(event).__name__.lower(), "worker": event.worker}
     if isinstance(event, Report):
-        record |= {"task": event.task, **event.scalars, "vectors": digest(event.vectors)[:16]}
+        record |= {"task": event.task, **event.scalars}
+        record["vectors"] = digest(event.vectors)[:16] if hashed else ""
+    return record
+
+
+def _settled(record: dict[str, Any]) -> dict[str, Any]:
+    """With the hash, if a thread still has it."""
+    if isinstance(record.get("vectors"), Future):
+        record["vectors"] = record["vectors"].result()
     return record
 
 
@@ -107,18 +119,21 @@ class EventLog:
         self.level = level
         self.count = state["count"] if state else 0
         self._hash = state["sha256"] if state else ""
-        self._file: IO[str] | None = None
+        self._file: IO[bytes] | None = None
+        self._unwritten, self._warned = b"", False
         self._vectors = None if path is None else path.with_name(VECTORS)
+        self._pool: ThreadPoolExecutor | None = None
         if path is not None and level != "off":
             if state:
                 os.truncate(path, state["bytes"])
-            self._file = open(path, "a" if state else "w", encoding="utf-8")  # noqa: SIM115
+            self._file = open(path, "ab" if state else "wb", buffering=0)  # noqa: SIM115
 
     def state(self) -> dict[str, Any]:
         """Where the log stands: events, hash, and the length of the file."""
         length = 0
         if self._file is not None:
-            self._file.flush()
+            if self._unwritten:
+                raise OSError("the event log could not be written")
             os.fsync(self._file.fileno())
             length = os.fstat(self._file.fileno()).st_size
         return {"count": self.count, "sha256": self._hash, "bytes": length}
@@ -130,15 +145,16 @@ class EventLog:
         """The record of an event that is about to be absorbed."""
         if self.level == "off":
             return {}
-        record = {"n": self.count, "time": time, **event_record(event)}
-        if self.level == "vectors" and isinstance(event, Report) and event.vectors:
-            self._keep(event, record["vectors"])
+        record = {"n": self.count, "time": time, **event_record(event, hashed=False)}
+        if isinstance(event, Report):
+            long = sum(x.numel() for x in event.vectors.values()) > LONG
+            record["vectors"] = self._beside(event) if long else self._vectors_of(event)
         return record
 
     def write(self, record: dict[str, Any]) -> None:
         if self.level == "off":
             return
-        line = _line(record)
+        line = _line(_settled(record))
         self._hash = hashlib.sha256((self._hash + line).encode()).hexdigest()
         self.count += 1
         if self.level in ("full", "vectors"):
@@ -147,17 +163,25 @@ class EventLog:
     def refuse(self, record: dict[str, Any], reason: str) -> None:
         """A line for the reader: what was refused is no event, since it changed nothing."""
         if self.level != "off":
-            self._write(json.dumps({"refused": record, "reason": reason}))
+            self._write(json.dumps({"refused": _settled(record), "reason": reason}))
 
-    def _keep(self, report: Report, name: str) -> None:
-        if self._vectors is None:
-            return
-        path = self._vectors / f"{name}.safetensors"
-        if not path.exists():
-            self._vectors.mkdir(exist_ok=True)
-            beside = path.with_suffix(".part")
-            save_file({k: v.detach().cpu().contiguous() for k, v in report.vectors.items()}, beside)
-            os.replace(beside, path)
+    def _beside(self, report: Report) -> Future[str]:
+        """In a thread, while the report is absorbed: nobody writes to a message."""
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(1)
+        return self._pool.submit(self._vectors_of, report)
+
+    def _vectors_of(self, report: Report) -> str:
+        """The hash of its vectors, which are kept under it where the level says so."""
+        name = digest(report.vectors)[:16]
+        if self.level == "vectors" and report.vectors and self._vectors is not None:
+            path = self._vectors / f"{name}.safetensors"
+            if not path.exists():
+                self._vectors.mkdir(exist_ok=True)
+                beside, kept = path.with_suffix(".part"), report.vectors.items()
+                save_file({k: v.detach().cpu().contiguous() for k, v in kept}, beside)
+                os.replace(beside, path)
+        return name
 
     def mark(self, kind: str, t: int, master: Any) -> None:
         """A line with the running hash, and at the end the hash of the master's state."""
@@ -169,11 +193,21 @@ class EventLog:
         self._write(json.dumps(record))
 
     def _write(self, line: str) -> None:
-        if self._file is not None:
-            self._file.write(line + "\n")
-            self._file.flush()
+        """What a full disk does not take now is kept and tried again with the next line."""
+        if self._file is None:
+            return
+        self._unwritten += f"{line}\n".encode()
+        try:
+            while self._unwritten:
+                self._unwritten = self._unwritten[self._file.write(self._unwritten) :]
+        except OSError as error:
+            if not self._warned:
+                logger.warning("the event log waits for room on the disk: %s", error)
+            self._warned = True
 
     def close(self) -> None:
+        if self._pool is not None:
+            self._pool.shutdown()
         if self._file is not None:
             self._file.close()
             self._file = None

@@ -29,6 +29,7 @@ from aspire.types import Facts, Info, Method, Noted, Stepped
 
 logger = logging.getLogger("aspire")
 PATIENCE = 60.0
+KEPT = ("checkpoint_seconds", "tensorboard")  # options that a resumed run has from run.json
 
 
 def engine_settings(engine: Engine) -> dict[str, Any]:
@@ -86,6 +87,7 @@ def train_on(
     if folder is not None:
         about: dict[str, Any] = {"source": source, "engine": engine_settings(engine)}
         about |= {"run": run, "patience": patience}
+        about |= {name: options[name] for name in KEPT if name in options}
         rundir.write_json(folder / rundir.RUN, job.settings | about)
     try:
         carrier = engine.open(crew, job.problem.names, run)
@@ -104,7 +106,7 @@ def resume_on(
     **options: Any,
 ) -> Run:  # fmt: skip
     """Go on from the last checkpoint; workers that are still there are found again."""
-    options |= {"log": settings["log"], "patience": settings["patience"]}
+    options |= {name: settings[name] for name in ("log", "patience", *KEPT) if name in settings}
     state = checkpoint.latest(folder)
     carrier = engine.open(crew, job.problem.names, settings["run"])
     try:

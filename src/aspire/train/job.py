@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from aspire.sets import CDNorm, UncertaintySet
 from aspire.types import Method
 
 SMALL = 1e8  # parameters times samples of one gradient
-PRESETS: dict[str, Callable[[], Preset]] = {"auto": Auto, "paper": Paper, "theorem1": Theorem1}
+PRESETS: dict[str, Callable[..., Preset]] = {"auto": Auto, "paper": Paper, "theorem1": Theorem1}
 
 
 class Interrupted(RuntimeError):
@@ -189,11 +190,18 @@ def few_threads(job: Job, *, one: bool = False) -> Iterator[None]:
 
 
 def _preset(preset: str | Preset) -> Preset:
+    """By name, with numbers of its own in brackets where the defaults do not do."""
     if not isinstance(preset, str):
         return preset
-    if preset not in PRESETS:
-        raise ValueError(f"preset={preset!r}: expected one of {', '.join(PRESETS)}")
-    return PRESETS[preset]()
+    found = re.fullmatch(r"(\w+)(?:\((.*)\))?", preset.strip())
+    if found is None or found[1] not in PRESETS:
+        known = ", ".join(PRESETS)
+        raise ValueError(f"preset={preset!r}: expected one of {known}, or NAME(key=number, ...)")
+    try:
+        pairs = [part.split("=") for part in (found[2] or "").split(",") if part.strip()]
+        return PRESETS[found[1]](**{key.strip(): float(value) for key, value in pairs})
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"preset={preset!r}: {error}") from None
 
 
 def _device(device: str) -> str:

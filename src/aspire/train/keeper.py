@@ -25,8 +25,12 @@ class Keeper:
     last: float = -1.0
 
     def add(self, line: dict[str, Any]) -> None:
-        if self.folder is not None:
+        if self.folder is None:
+            return
+        try:
             rundir.append_json(self.folder / rundir.HISTORY, line)
+        except OSError as error:
+            logger.warning("a line of history was not written: %s", error)
         if self.scalars is not None:
             self.scalars.add(line)
 
