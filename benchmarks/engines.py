@@ -84,7 +84,8 @@ def bare_ray(size: int, seconds: float) -> float:
             time.sleep(WORK)
             return v * np.float32(0.5)
 
-    ray.init(num_cpus=1, include_dashboard=False, logging_level="ERROR", log_to_driver=False)
+    quiet = {"include_dashboard": False, "logging_level": "ERROR", "log_to_driver": False}
+    ray.init("local", num_cpus=1, **quiet)
     try:
         actors = [ray.remote(Worker).options(num_cpus=0).remote() for _ in NAMES]
         z = np.ones(size, np.float32)

@@ -21,8 +21,9 @@ import torch
 from grpc import aio
 
 from aspire.federation import kits
+from aspire.federation.lines import Terms
 from aspire.federation.messages import MAJOR, METHOD, MINOR, Shape, shape_of
-from aspire.federation.server import Server, Terms
+from aspire.federation.server import Server
 from aspire.federation.site import Dialler
 from aspire.federation.wire_pb2 import FromSite, Hello, Settings, ToSite
 from aspire.methods.aspire_ease import aspire

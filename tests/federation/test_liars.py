@@ -18,8 +18,9 @@ pytest.importorskip("grpc", reason="needs aspire-ease[federation]")
 pytest.importorskip("sklearn", reason="needs aspire-ease[demo]")
 from aspire.experiments import demo
 from aspire.federation import kits
+from aspire.federation.lines import Terms
 from aspire.federation.messages import shape_of
-from aspire.federation.server import Server, Terms
+from aspire.federation.server import Server
 from aspire.federation.wire_pb2 import Settings
 from aspire.methods.aspire_ease import aspire
 from aspire.methods.aspire_state import weights

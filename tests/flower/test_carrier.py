@@ -48,6 +48,7 @@ class Here(Grid):
         self.waiting: dict[str, Message] = {}
         self.broken: dict[int, Error] = {}
         self.sent: list[Message] = []
+        self.most = 10**9
 
     def set_run(self, run: Any) -> None: ...
     def create_message(self, *arguments: Any, **named: Any) -> Any: ...
@@ -63,6 +64,8 @@ class Here(Grid):
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         ids = []
         for message in messages:
+            if len(self.sent) >= self.most:
+                raise ConnectionError("the SuperLink is gone")
             self.sent.append(message)
             message.metadata.__dict__["_message_id"] = f"message {len(self.sent)}"
             self.waiting[message.metadata.message_id] = message
@@ -206,3 +209,17 @@ def test_a_whole_run_equals_its_replay(file: Path, tmp_path: Path) -> None:
     assert run.worst_accuracy > 0.5
     events, _ = replay(tmp_path / "run", job_of(read(file), options_of(config)[0], only=[]))
     assert events == 14  # two probes, twelve steps
+
+
+def test_a_run_whose_superlink_went_away_is_resumed(file: Path, tmp_path: Path) -> None:
+    config: dict[str, Any] = {"iterations": 10, "local-steps": 2, "checkpoint-seconds": 0.0}
+    grid = Here(client_app(file), {11: {"site": "east"}, 12: {"site": "north"}}, config)
+    grid.most = 11
+    with pytest.raises(ConnectionError):
+        train_over(grid, file, config | {"out": str(tmp_path / "run")})
+    grid.most = 10**9
+    run = train_over(grid, file, config | {"resume": str(tmp_path / "run")})
+    assert run.iterations == 10
+    assert len(grid.sent) - 11 < 2 + 2 + 10 + 2  # it went on where it was, not from the start
+    events, _ = replay(tmp_path / "run", job_of(read(file), options_of(config)[0], only=[]))
+    assert events == 12

@@ -101,8 +101,8 @@ def server_command(
     options |= {"pull_bound": options["pull_bound"] or None, "device": "cpu"}
     job = job_of(source, options, only=[], names=names)
     engine = federation(
-        job.problem.flat.start, job.settings, kit=kit, listen=listen, file=source.sha256,
-        megabytes=max_message,
+        job.problem.flat.start, job.settings, preset=options["preset"], kit=kit, listen=listen,
+        file=source.sha256, megabytes=max_message,
     )  # fmt: skip
     about = {"file": source.path, "sha256": source.sha256, "options": options}
     click.echo(f"Listening on {listen} for {', '.join(names)}.", err=True)

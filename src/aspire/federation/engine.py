@@ -10,8 +10,9 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from aspire.federation import kits
+from aspire.federation.lines import Terms
 from aspire.federation.messages import Shape, shape_of
-from aspire.federation.server import Server, Terms
+from aspire.federation.server import Server
 from aspire.federation.wire_pb2 import Settings
 
 
@@ -39,19 +40,20 @@ def federation(
     start: Tensor,
     settings: Mapping[str, Any],
     *,
+    preset: str,
     kit: Path,
     listen: str,
     file: str,
     megabytes: float | None = None,
 ) -> Federation:
-    """The engine for a job with this start vector and these settings (those of run.json)."""
+    """The engine for a job with this start vector, these settings and the preset by its name."""
     shape = shape_of(start, megabytes)
     work = {
         "seed": settings["seed"],
         "batch_size": settings["batch_size"] or 0,
         "weight_decay": settings["weight_decay"],
         "local_steps": settings["local_steps"],
-        "preset": type(settings["preset"]).__name__.lower(),
+        "preset": preset,
         "pull_bound": settings["pull_bound"] or 0.0,
     }
     return Federation(

@@ -14,17 +14,15 @@ import os
 import queue
 import sys
 import threading
-from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
-from google.protobuf.message import DecodeError
 from grpc import aio
 
 from aspire.federation import kits
+from aspire.federation.lines import Connection, Line, Terms, certified_name, hello_of
 from aspire.federation.messages import (
     CHUNK,
     MAJOR,
@@ -32,18 +30,15 @@ from aspire.federation.messages import (
     OVERHEAD,
     Message,
     Refusal,
-    Shape,
     frames,
     next_message,
 )
-from aspire.federation.wire_pb2 import FromSite, Hello, Over, Settings, ToSite, Welcome
+from aspire.federation.wire_pb2 import Hello, Over, Settings, ToSite, Welcome
 from aspire.runtimes.driver import Arrival, Back, Gone
 from aspire.types import Report, Task
 
 logger = logging.getLogger("aspire")
 STRIKES = 3  # breaches of the protocol after which a site stays out
-WAITING = 16  # tasks for one site that are not sent yet: evaluations, and one of the method
-REMEMBERED = 256  # ids of tasks that a connection was given
 HELLO = 10.0  # seconds until a connection must have said who it is
 PARTING = 6.0  # seconds to tell all that the run is over: longer than a site's longest pause
 LOOK = 1.0  # seconds between two looks at the allow-list
@@ -59,53 +54,6 @@ OPTIONS = (
     ("grpc.server_handshake_timeout_ms", 10_000),
     ("grpc.so_reuseport", 0),
 )
-
-
-@dataclass
-class Connection:
-    """One stream of one site, from its Hello to its end. Touched by the loop's thread only."""
-
-    context: Any
-    ended: asyncio.Future[tuple[grpc.StatusCode, str]]
-    outbox: deque[Task | Over] = field(default_factory=deque)
-    wake: asyncio.Event = field(default_factory=asyncio.Event)
-    given: dict[int, bool] = field(default_factory=dict)  # task -> answered
-
-    def hand(self, task: Task) -> None:
-        """A new task of the method replaces one that was not sent yet; evaluations queue up."""
-        if task.id >= 0:
-            self.outbox = deque(x for x in self.outbox if isinstance(x, Task) and x.id < 0)
-        if len(self.outbox) < WAITING:
-            self.outbox.append(task)
-        self.wake.set()
-
-    def say_over(self) -> None:
-        self.outbox = deque([Over()])
-        self.wake.set()
-
-    def end(self, code: grpc.StatusCode, reason: str) -> None:
-        if not self.ended.done():
-            self.ended.set_result((code, reason))
-
-
-@dataclass
-class Line:
-    """A site of the run: its number, and its connection if it has one."""
-
-    number: int
-    connection: Connection | None = None
-    strikes: int = 0
-    seen: bool = False
-    told: bool = False  # that the run is over
-
-
-@dataclass(frozen=True)
-class Terms:
-    """What the server tells and expects at the door; the same for all sites."""
-
-    shape: Shape
-    settings: Settings
-    file: bytes
 
 
 class Server:
@@ -341,24 +289,6 @@ class Server:
                     await connection.context.write(ToSite(over=task).SerializeToString())
                     line.told = True
                     continue
-                connection.given[task.id] = False
-                while len(connection.given) > REMEMBERED:
-                    del connection.given[next(iter(connection.given))]
+                connection.give(task)
                 for frame in frames(task.id, task.vectors, task.scalars, task.kind):
                     await connection.context.write(frame)
-
-
-def hello_of(received: Any) -> Hello:
-    try:
-        first = FromSite() if received is aio.EOF else FromSite.FromString(received)
-    except DecodeError:
-        raise Refusal("sent bytes that are no message") from None
-    if not first.HasField("hello"):
-        raise Refusal("sent no Hello first")
-    return first.hello
-
-
-def certified_name(context: Any) -> str:
-    """The common name of the certificate that the connection was made with."""
-    names = context.auth_context().get("x509_common_name", [])
-    return names[0].decode(errors="replace") if len(names) == 1 else "a nameless certificate"

@@ -20,9 +20,9 @@ from flwr.serverapp import Grid, ServerApp
 from aspire.flower.carrier import GridCarrier
 from aspire.flower.messages import PROTOCOL, from_report, to_task
 from aspire.runtimes.serve import serve
+from aspire.train import Run, resume
 from aspire.train.engines import train_on
 from aspire.train.file import job_of, member, read
-from aspire.train.run import Run
 
 logger = logging.getLogger("flwr")  # what it says is shown by `flwr run --stream`
 
@@ -42,6 +42,7 @@ DEFAULTS: dict[str, Any] = {
 # The same for what only the ServerApp needs.
 MASTER: dict[str, Any] = {
     "out": "",  # a new folder for the run, where the ServerApp runs; "": none
+    "resume": "",  # the folder of a run that was stopped, with the same options
     "log": "vectors",  # the ServerApp has no data, so a replay needs the vectors
     "patience": 300.0,
     "checkpoint-seconds": 60.0,
@@ -79,11 +80,19 @@ def train_over(grid: Grid, file: Path, config: Mapping[str, Any]) -> Run:
     source, (options, given) = read(file), options_of(config)
     job = job_of(source, options, only=[])
     about = {"file": source.path, "sha256": source.sha256, "options": options}
-    run = train_on(
-        FlowerEngine(grid), job, None, out=given["out"] or None, log=given["log"], source=about,
-        patience=given["patience"], checkpoint_seconds=given["checkpoint-seconds"],
-        progress=lambda t: logger.info("aspire: %d of %d iterations", t, options["iterations"]),
-    )  # fmt: skip
+
+    def progress(t: int) -> None:
+        logger.info("aspire: %d of %d iterations", t, options["iterations"])
+
+    if given["resume"]:
+        job.settings["log"] = given["log"]
+        run = resume(given["resume"], job, engine=FlowerEngine(grid), progress=progress)
+    else:
+        run = train_on(
+            FlowerEngine(grid), job, None, out=given["out"] or None, log=given["log"],
+            source=about, patience=given["patience"], progress=progress,
+            checkpoint_seconds=given["checkpoint-seconds"],
+        )  # fmt: skip
     for line in summary(run):
         logger.info("aspire: %s", line)
     return run

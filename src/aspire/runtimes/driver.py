@@ -277,12 +277,12 @@ class Driver:
     # ------------------------------------------------------------ evaluation
 
     def ask(self, model: Any, line: dict[str, Any]) -> None:
-        """Ask every site about the model; the answers come while the training goes on."""
+        """Ask every site that is here about the model; the training goes on meanwhile."""
         self.state.evaluations += 1
         asked = Evaluation(-self.state.evaluations, model, line, since=self.state.time)
         self.state.asked.append(asked)
-        everybody = range(len(self.names))
-        self.carrier.send(evaluation_tasks(everybody, asked.id, asked.w))
+        here = [j for j in range(len(self.names)) if j not in self.state.away]
+        self.carrier.send(evaluation_tasks(here, asked.id, asked.w))
 
     def answered(self) -> list[Evaluation]:
         """Evaluations that all have answered, but for the away and the silent; in their order."""
