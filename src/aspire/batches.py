@@ -16,7 +16,7 @@ from torch import Tensor
 
 _MASK = 0xFFFFFFFF
 _WEYL = 0x9E3779B9
-BATCH, SAMPLE, DELAY, FORWARD, POWER = range(5)  # purposes: streams that never share numbers
+BATCH, SAMPLE, DELAY, FORWARD, POWER, DIGEST = range(6)  # purposes: streams that never share numbers
 
 Integers = TypeVar("Integers", int, Tensor, "np.ndarray[tuple[int], np.dtype[np.int64]]")
 
@@ -53,6 +53,26 @@ def _hash(counter: Integers, key: tuple[Any, Any]) -> Integers:
 def uniform(seed: int, worker: int, n: int, purpose: int) -> float:
     """One number in (0, 1)."""
     return (_hash(0, keys(seed, worker, n, purpose)) + 0.5) / 2.0**32
+
+
+def uniforms(
+    seed: int,
+    workers: np.ndarray[tuple[int], np.dtype[np.int64]],
+    numbers: np.ndarray[tuple[int], np.dtype[np.int64]],
+    purpose: int,
+) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """`uniform` of many streams at once, the same numbers."""
+    with np.errstate(over="ignore"):
+        key: Any = keys(seed, workers, numbers, purpose)  # type: ignore[arg-type]
+        found = _hash(np.zeros_like(numbers), key)
+    return (found + 0.5) / 2.0**32
+
+
+def odd_integers(count: int) -> Tensor:
+    """Odd 64-bit integers, number i a hash of i."""
+    counter = torch.arange(count, dtype=torch.int64)
+    high, low = (_hash(counter, keys(0, i, 0, DIGEST)) for i in (0, 1))
+    return high << 32 | low | 1
 
 
 def indices(

@@ -16,6 +16,7 @@ from typing import IO, Any
 import numpy as np
 import torch
 
+from aspire.runtimes import digest as digests
 from aspire.types import Event, Report
 
 LEVELS = ("full", "digest", "off")
@@ -56,7 +57,7 @@ def event_record(event: Event) -> dict[str, Any]:
     """One event as JSON: its kind, worker, task, numbers and the hash of its vectors."""
     record: dict[str, Any] = {"event": type(event).__name__.lower(), "worker": event.worker}
     if isinstance(event, Report):
-        record |= {"task": event.task, **event.scalars, "vectors": digest(event.vectors)[:16]}
+        record |= {"task": event.task, **event.scalars, "vectors": digests.of_vectors(event.vectors)}
     return record
 
 
@@ -103,6 +104,16 @@ class EventLog:
         self.count += 1
         if self.level == "full":
             self._write(line)
+
+    def add_steps(self, events: np.ndarray[Any, np.dtype[np.int64]]) -> None:
+        """Steps of S reports each, (steps, 4, S): bits of the times, workers, tasks, digests."""
+        if self.level == "full":
+            raise ValueError("log='full': expected 'digest' or 'off' where whole steps are added")
+        if self.level == "off":
+            return
+        for step in events:
+            self._hash = hashlib.sha256(self._hash.encode() + step.tobytes()).hexdigest()
+        self.count += events.shape[0] * events.shape[2]
 
     def mark(self, kind: str, t: int, master: Any) -> None:
         """A line with the running hash, and at the end the hash of the master's state."""
