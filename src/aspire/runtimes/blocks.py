@@ -11,22 +11,25 @@ step over times, workers, task ids and digests of the reports.
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
+from aspire import batches
 from aspire.core.presets import Auto
-from aspire.methods.aspire_state import Rules, rebuild_sums
+from aspire.methods.aspire_state import Rules
 from aspire.methods.aspire_step import revise_planes
 from aspire.methods.worker import PASSES, check_is_due, loss_is_due
 from aspire.problem import Problem
-from aspire.runtimes import simulator
 from aspire.runtimes.blocks_rows import Flight, Plan, Rows
 from aspire.runtimes.order import Block, Integers, Order
 from aspire.runtimes.simulator import REPORT, Simulation, Stopped
+from aspire.sites import Site, gradients
 from aspire.types import Info, Noted, Report, Task
 
 SPAN = 256  # steps whose order is laid out at once
@@ -67,6 +70,8 @@ def run(
     on_note: Callable[[Noted], None] = lambda note: None,
 ) -> Simulation:
     """Up to step `last`, or until `done`; `on_step` looks at every `every`-th step at least."""
+    if on_card(simulation.problem):
+        answer_probes(simulation)
     while not (simulation.master.started and not simulation.master.pending):
         if done(simulation):
             return simulation
@@ -81,6 +86,39 @@ def run(
         on_step(simulation)
     engine.leave()
     return simulation
+
+
+def answer_probes(simulation: Simulation) -> None:
+    """`methods.worker.probe` of all sites that wait for one, many rows at a time."""
+    desk, sites = simulation.desk, simulation.problem.sites
+    power = Rules(**simulation.method.settings).preset.power
+    tasks = [task for j, task in desk.hands.items() if task.kind == "probe" and j not in desk.known]
+    for first in range(0, len(tasks), 256):
+        some = tasks[first : first + 256]
+        locals_, w = [sites[t.worker] for t in some], torch.stack([t.vectors["w"] for t in some])
+        found = curvatures(locals_, w, [int(t.scalars["draws"]) for t in some], power)
+        for task, site, curvature, slope in zip(some, locals_, *found, strict=True):
+            w_j, count = task.vectors["w"], float(power + 1)
+            said = {"loss": site.loss(w_j), "gradients": count}
+            said["samples"] = site.loss_samples + PASSES * count * site.batch_samples
+            said |= {"curvature": curvature, "slope": slope}
+            desk.known[task.worker] = (w_j, Report(task.worker, task.id, {}, said))
+
+
+def curvatures(
+    locals_: Sequence[Site], w: Tensor, draws: list[int], power: int
+) -> tuple[list[float], list[float]]:
+    """`methods.worker.curvature_at` for many rows."""
+    base = gradients(locals_, w, draws)
+    reach = 0.01 * (1.0 + torch.linalg.vector_norm(w, dim=1, keepdim=True))
+    signs = batches.signs(0, 0, 0, count=w.shape[1], device=str(w.device))
+    direction = (signs.to(w.dtype) / math.sqrt(w.shape[1])).expand_as(w)
+    curvature = torch.zeros_like(reach)
+    for _ in range(power):
+        change = (gradients(locals_, w + reach * direction, draws) - base) / reach
+        curvature = torch.linalg.vector_norm(change, dim=1, keepdim=True)
+        direction = torch.where(curvature > 0, change / curvature, direction)
+    return curvature[:, 0].tolist(), torch.linalg.vector_norm(base, dim=1).tolist()
 
 
 class Engine:
@@ -162,15 +200,22 @@ class Engine:
     # ------------------------------------------------------------ steps
 
     def advance(self, until: int) -> None:
-        """Steps t .. until - 1. The next order is laid out while the device is at work."""
-        m, done = self.master, None
-        block = self.order.block(min(SPAN, until - m.t))
+        """Steps t .. until - 1; the host lays out and logs while the device is at work."""
+        ended = None
+        block = self._ahead(until)
         while block is not None:
             self._launch(block)
-            rest = min(SPAN, until - m.t)
-            following = self.order.block(rest) if rest > 0 else None
-            self._record(block, self.rows.digests())
-            block = following
+            current = block, self.rows.digests()
+            block = self._ahead(until)
+            if ended is not None:
+                self._record(*ended)
+            ended = current
+        if ended is not None:
+            self._record(*ended)
+
+    def _ahead(self, until: int) -> Block | None:
+        rest = until - self.master.t
+        return self.order.block(min(SPAN, rest)) if rest > 0 else None
 
     def _launch(self, block: Block) -> None:
         m, start = self.master, self.master.t
@@ -189,7 +234,7 @@ class Engine:
             m.t = revised
             self.rows.hand(revised - start - 1)
             if revised % rebuild == 0:
-                rebuild_sums(m)
+                self.rows.rebuild()
         m.last[block.workers] = np.arange(start, m.t)[:, None]
 
     def _numbers(self, count: int) -> np.ndarray:
@@ -216,7 +261,7 @@ class Engine:
         losses = (numbers + 1) % self.loss_every[workers] == 0
         return checks.astype(np.int64), losses.astype(np.int64)
 
-    def _record(self, block: Block, digests: Integers) -> None:
+    def _record(self, block: Block, digests: Callable[[], Integers]) -> None:
         """What was absorbed: its cost, and the log, in the order of arrival."""
         s = self.simulation
         checks, losses = self._due(block.arrived, block.answered)
@@ -226,8 +271,8 @@ class Engine:
         s.samples += float((losses * self.loss_samples[block.arrived]).sum())
         if s.log.level == "off":
             return
-        found = np.empty_like(digests)
-        np.put_along_axis(found, block.places, digests, axis=1)
+        found = np.empty_like(block.places)
+        np.put_along_axis(found, block.places, digests(), axis=1)
         lines = [block.times.view(np.int64), block.arrived, block.tasks, found]
         s.log.add_steps(np.stack(lines, axis=1))
 

@@ -6,6 +6,7 @@ once: all that a task's result depends on is known when it is handed out).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,7 +17,7 @@ from aspire import sites
 from aspire.core import equations
 from aspire.core.planes import Planes
 from aspire.core.schedules import Member
-from aspire.methods.aspire_state import Master, Rules
+from aspire.methods.aspire_state import Master, Rules, rebuild_sums
 from aspire.methods.worker import checked_step
 from aspire.problem import Problem
 from aspire.runtimes import digest
@@ -66,8 +67,10 @@ class Rows:
             self.absorb(i)
             self.hand(i)
 
-    def digests(self) -> Integers:
-        return self.found
+    def digests(self) -> Callable[[], Integers]:
+        """The digests of the reports of the loaded steps, once they are asked for."""
+        found = self.found
+        return lambda: found
 
     def absorb(self, i: int) -> None:
         """(12), (14), (15) with the reports of Q; as in `methods.aspire_step.step`."""
@@ -138,6 +141,9 @@ class Rows:
 
     def fetch(self) -> None:
         """The master holds everything already."""
+
+    def rebuild(self) -> None:
+        rebuild_sums(self.master)
 
     def put_planes(self) -> None:
         """They are the master's own."""
