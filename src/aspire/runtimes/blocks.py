@@ -33,6 +33,7 @@ from aspire.sites import Site, gradients
 from aspire.types import Info, Noted, Report, Task
 
 SPAN = 256  # steps whose order is laid out at once
+LOOK = 1024  # steps after which somebody may look at the latest
 CHECKED = 4096  # reports up to which the checks are tabled
 MOST_PLANES = 64
 
@@ -78,10 +79,9 @@ def run(
         for info in simulation.absorb(simulation.next_event()):
             if isinstance(info, Noted):
                 on_note(info)
-    engine = Engine(simulation, on_note)
+    engine = Engine(simulation, on_note, last=last, every=every)
     while not done(simulation):
-        t = simulation.master.t
-        engine.advance(min(last, t + every - t % every, t + 1000))
+        engine.advance()
         engine.settle()
         on_step(simulation)
     engine.leave()
@@ -124,8 +124,15 @@ def curvatures(
 class Engine:
     """A simulation that advances by blocks. Between `advance` and `leave` its desk is out of date."""
 
-    def __init__(self, simulation: Simulation, on_note: Callable[[Noted], None]) -> None:
-        self.simulation, self.on_note = simulation, on_note
+    def __init__(
+        self,
+        simulation: Simulation,
+        on_note: Callable[[Noted], None],
+        *,
+        last: int,
+        every: int,
+    ) -> None:
+        self.simulation, self.on_note, self.last, self.every = simulation, on_note, last, every
         self.master = m = simulation.master
         self.rules = Rules(**simulation.method.settings)
         self.n, self.quorum = m.n, min(self.rules.quorum, m.n)
@@ -142,6 +149,8 @@ class Engine:
             self.rows: Any = Card(self.rules, m, simulation.problem, flight, self.quorum)
         else:
             self.rows = Rows(self.rules, m, simulation.problem, flight)
+        self.ahead: tuple[Block, Plan] | None = None
+        self.ended: tuple[Block, Callable[[], Integers]] | None = None
 
     # ------------------------------------------------------------ in and out
 
@@ -156,9 +165,11 @@ class Engine:
         self.order = Order(
             s.delays, s.seed, self.quorum, due, number, m.task.copy(), s.time, m.next_id
         )
+        self.clock = self.order.clock()
         unknown = [j for j in desk.hands if j not in desk.known]
-        results = s.evaluate([desk.hands[j] for j in unknown], desk.workers)
-        desk.known.update(zip(unknown, results, strict=True))
+        if unknown:
+            results = s.evaluate([desk.hands[j] for j in unknown], desk.workers)
+            desk.known.update(zip(unknown, results, strict=True))
         flight = Flight(torch.empty_like(m.w), m.f.copy(), np.zeros(self.n))
         for j in range(self.n):
             report = desk.known[j][1]
@@ -169,7 +180,7 @@ class Engine:
 
     def leave(self) -> None:
         """Tasks and results as the simulator holds them."""
-        s, order = self.simulation, self.order
+        s, order = self.simulation, self.clock
         flight = self.rows.flight
         s.heap = [(float(order.due[j]), REPORT, j, int(order.task[j])) for j in range(self.n)]
         heapq.heapify(s.heap)
@@ -191,7 +202,7 @@ class Engine:
     def settle(self) -> None:
         """The master as it is now."""
         self.rows.fetch()
-        m, order = self.master, self.order
+        m, order = self.master, self.clock
         m.task, m.draws, m.next_id = order.task.copy(), order.number + 1, order.next_id
         self.simulation.time = order.time
         if not bool(torch.isfinite(m.z).all()) or not np.isfinite(m.f).all():
@@ -199,28 +210,37 @@ class Engine:
 
     # ------------------------------------------------------------ steps
 
-    def advance(self, until: int) -> None:
-        """Steps t .. until - 1; the host lays out and logs while the device is at work."""
-        ended = None
-        block = self._ahead(until)
-        while block is not None:
-            self._launch(block)
-            current = block, self.rows.digests()
-            block = self._ahead(until)
-            if ended is not None:
-                self._record(*ended)
-            ended = current
-        if ended is not None:
-            self._record(*ended)
+    def advance(self) -> None:
+        """To the next stop."""
+        stop = self._stop(self.master.t)
+        while self.master.t < stop:
+            block, plan = self.ahead or self._lay_out(self.master.t)
+            self.ahead = None
+            self._launch(block, plan)
+            self._meanwhile(self.master.t)
+            self.ended = block, self.rows.digests()
+            self.clock = block.after
+        self._record()
 
-    def _ahead(self, until: int) -> Block | None:
-        rest = until - self.master.t
-        return self.order.block(min(SPAN, rest)) if rest > 0 else None
+    def _meanwhile(self, t: int) -> None:
+        """What the host does while the device is at work: the log, and the order from t on."""
+        self._record()
+        if self.ahead is None:
+            self.ahead = self._lay_out(t)
 
-    def _launch(self, block: Block) -> None:
-        m, start = self.master, self.master.t
+    def _stop(self, t: int) -> int:
+        """Where somebody looks next."""
+        return max(t + 1, min(self.last, t + self.every - t % self.every, t + LOOK - t % LOOK))
+
+    def _lay_out(self, t: int) -> tuple[Block, Plan]:
+        """The order of the next steps; it ends where somebody looks."""
+        block = self.order.block(min(SPAN - t % SPAN, self._stop(t) - t))
         checks, losses = self._due(block.workers, block.numbers)
-        self.rows.load(Plan(block.workers, block.numbers + 1, checks, losses))
+        return block, Plan(block.workers, block.numbers + 1, checks, losses)
+
+    def _launch(self, block: Block, plan: Plan) -> None:
+        m, start = self.master, self.master.t
+        self.rows.load(plan)
         k, rebuild = self.rules.preset.every(self.n), max(1000, 10 * self.n)
         while m.t < start + len(block):
             first = m.t - start
@@ -230,6 +250,7 @@ class Engine:
             m.t = revised - 1
             self.rows.absorb(m.t - start)
             if revised % k == 0:
+                self._meanwhile(start + len(block))
                 self._revise()
             m.t = revised
             self.rows.hand(revised - start - 1)
@@ -240,11 +261,11 @@ class Engine:
     def _numbers(self, count: int) -> np.ndarray:
         """c1, rho1, c2 and the share of the newest z, of the next steps."""
         m, preset = self.master, self.rules.preset
-        table = []
-        for t in range(m.t, m.t + count):
-            rates = preset.rates(m.constants, t, len(m.planes), self.n, self.quorum)
-            table.append((rates.c1, rates.rho1, rates.c2, preset.averaging(t)))
-        return np.array(table)
+        t = np.arange(m.t, m.t + count)
+        rates = preset.rates(m.constants, t, len(m.planes), self.n, self.quorum)  # type: ignore[arg-type]
+        shares = [preset.averaging(int(at)) for at in t]
+        columns = rates.c1, rates.rho1, rates.c2, shares
+        return np.stack([np.broadcast_to(x, t.shape) for x in columns], axis=1)
 
     def _revise(self) -> None:
         self.rows.fetch()
@@ -261,8 +282,11 @@ class Engine:
         losses = (numbers + 1) % self.loss_every[workers] == 0
         return checks.astype(np.int64), losses.astype(np.int64)
 
-    def _record(self, block: Block, digests: Callable[[], Integers]) -> None:
-        """What was absorbed: its cost, and the log, in the order of arrival."""
+    def _record(self) -> None:
+        """What was absorbed in the block that ended: its cost, and the log, as it arrived."""
+        if self.ended is None:
+            return
+        (block, digests), self.ended = self.ended, None
         s = self.simulation
         checks, losses = self._due(block.arrived, block.answered)
         gradients = 1 + checks

@@ -8,6 +8,7 @@ where the planes are revised and nowhere else.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -29,7 +30,6 @@ from aspire.types import Array
 
 REPLAYED = (16, 4, 1)  # steps in one graph
 PLANES = 64
-SPLIT = 8  # programs that share the samples of one loss
 WORKERS, DRAWS, CHECKS, LOSSES = range(4)
 
 
@@ -81,6 +81,7 @@ class Card:
         self.rules, self.master, self.flight = rules, master, flight
         self.S, (self.n, self.p) = quorum, master.w.shape
         self.device = master.w.device
+        self.tile = max(16, 1 << (quorum - 1).bit_length())  # rows that a master's kernel takes
         for name in ("z", "average", "sum_w", "sum_phi"):
             setattr(master, name, getattr(master, name).clone())
         self._problem(problem)
@@ -91,16 +92,19 @@ class Card:
             *rows, dtype=torch.float32
         )
         self.pis, self.rates = self._new(self.S), self._new(self.S)
-        self.parts = self._new(self.S, SPLIT)
+        self.split = min(32, max(8, 2048 >> (self.S - 1).bit_length()))  # programs for one loss
+        self.parts = self._new(self.S, self.split)
         room = self.shape.room
         self.scratch = self._new(self.S, room, dtype=torch.float32)
-        self.loss_scratch = self._new(self.S * SPLIT, room, dtype=torch.float32)
+        self.loss_scratch = self._new(self.S * self.split, room, dtype=torch.float32)
         self.all = torch.ones(self.S, dtype=torch.int64, device=self.device)
         self.slots = self._new(max(REPLAYED), 4, stride, dtype=torch.int64)
         self.tuned = self._new(max(REPLAYED), 4)
         self.found = self._new(max(REPLAYED), stride, dtype=torch.int64)
         self.side = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
         self.graphs: dict[Any, Any] = {}
+        self.pinned: dict[tuple[int, int], Tensor] = {}
+        self.turn = 0
 
     def _new(self, *shape: int, dtype: torch.dtype = torch.float64) -> Tensor:
         return torch.zeros(shape, dtype=dtype, device=self.device)
@@ -150,24 +154,33 @@ class Card:
     # ------------------------------------------------------------ what the host sees
 
     def load(self, plan: Plan) -> None:
-        table = np.zeros((len(plan.workers), 4, self.slots.shape[2]), dtype=np.int64)
+        """The plan through pinned memory, which two blocks share in turn."""
+        steps, self.turn = len(plan.workers), 1 - self.turn
+        table = self._staged(0, steps, 4, self.slots.shape[2])
         for place, part in enumerate((plan.workers, plan.draws, plan.checks, plan.losses)):
-            table[:, place, : self.S] = part
-        self.plan = self._send(torch.from_numpy(table))
-        self.digested = self._new(len(table), self.slots.shape[2], dtype=torch.int64)
-        self.numbers = self._new(len(table), 4)
+            table[:, place, : self.S] = torch.from_numpy(part)
+        self.plan = table.to(self.device, non_blocking=True)
+        self.digested = self._new(steps, self.slots.shape[2], dtype=torch.int64)
+        self.numbers = self._new(steps, 4)
 
-    def _send(self, x: Tensor) -> Tensor:
-        return x.pin_memory().to(self.device, non_blocking=True) if self.side else x
+    def _staged(self, kind: int, *shape: int) -> Tensor:
+        """Memory for this block's copies; that of the block before the last is free again."""
+        size, name = math.prod(shape), (kind, self.turn)
+        if name not in self.pinned or self.pinned[name].numel() < size:
+            new = torch.zeros(size, dtype=torch.int64)
+            self.pinned[name] = new if self.side is None else new.pin_memory()
+        return self.pinned[name][:size].view(shape)
 
     def tune(self, first: int, numbers: Array) -> None:
-        self.numbers[first : first + len(numbers)].copy_(self._send(torch.from_numpy(numbers)))
+        """Small enough for the driver to take at once, without waiting."""
+        part = self.numbers[first : first + len(numbers)]
+        part.copy_(torch.from_numpy(numbers), non_blocking=True)
 
     def digests(self) -> Callable[[], Integers]:
-        if self.side is None:
-            return lambda found=self.digested: found[:, : self.S].numpy()
-        found = torch.empty(self.digested.shape, dtype=torch.int64, pin_memory=True)
+        found = self._staged(1, *self.digested.shape)
         found.copy_(self.digested, non_blocking=True)
+        if self.side is None:
+            return lambda: found[:, : self.S].numpy()
         copied = torch.cuda.Event()
         copied.record()
 
@@ -276,27 +289,28 @@ class Card:
 
     def _losses(self, i: int) -> None:
         slot = self.slots[i]
-        kernels.losses[(self.S, SPLIT)](
+        kernels.losses[(self.S, self.split)](
             self.flight.w, self.parts, slot[WORKERS], slot[LOSSES], self.inputs, self.targets,
-            self.judged, self.firsts, self.counts, self.loss_scratch, self.p, SPLIT=SPLIT,
+            self.judged, self.firsts, self.counts, self.loss_scratch, self.p, SPLIT=self.split,
             **self.shape.constants(), **kernels.TUNED,
         )  # fmt: skip
         kernels.mean_losses[(self.S,)](
             self.flight.w, self.parts, self.told, slot[WORKERS], slot[LOSSES], self.counts,
-            self.fixed, self.p, SPLIT=SPLIT, B=1024,
+            self.fixed, self.p, SPLIT=self.split, B=1024,
         )  # fmt: skip
 
     def _dual(self, i: int) -> None:
         kernels_step.dual[(1,)](
             self.f, self.told, self.curvature, self.revealed, self.P, self.lam, self.before,
             self.F, self.height, self.planes, self.slots[i, WORKERS], self.tuned[i],
-            self.found[i], self.multipliers, self.n, self.S, M=PLANES, R=64, num_warps=8,
+            self.found[i], self.multipliers, self.n, self.S, M=PLANES,
+            R=min(256, self.tile), num_warps=16 if self.tile > 64 else 8,
         )  # fmt: skip
 
     def _vectors(self, i: int) -> None:
-        m, columns = self.master, 32
+        m, columns = self.master, 16 if self.S > 64 else 32
         kernels_step.absorb[(-(-self.p // columns),)](
             self.flight.w, m.w, m.phi, m.z, m.average, m.sum_w, m.sum_phi, self.found[i],
             self.multipliers, self.slots[i, WORKERS], self.tuned[i], self.fixed, self.n, self.p,
-            self.S, R=min(128, max(16, 1 << (self.S - 1).bit_length())), B=columns, num_warps=8,
+            self.S, R=min(128, self.tile), B=columns, num_warps=8,
         )  # fmt: skip

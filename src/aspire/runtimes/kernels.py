@@ -14,7 +14,9 @@ import triton.language as tl
 
 from aspire.runtimes.kernels_step import DECAY
 
-TUNED = {"C": 16, "HOW": "ieee", "num_warps": 8}
+# How the products are cut: the fastest of those tried on an H200. Three TF32 products give what a
+# float32 product gives, up to its rounding.
+TUNED = {"C": 16, "HOW": "tf32x3", "num_warps": 4, "num_stages": 1}
 
 # ---------------------------------------------------------------- batches
 
@@ -93,6 +95,7 @@ def _forward(
             tl.store(h + A[l + 1] + sample[:, None] * PAD[l + 1] + column[None, :], x)
         elif RELU[l]:
             tl.store(h + A[l + 1] + sample[:, None] * PAD[l + 1] + column[None, :], x)
+            tl.debug_barrier()
     return x
 
 

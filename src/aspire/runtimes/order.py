@@ -21,6 +21,17 @@ AHEAD = 2048  # delays that are asked for at once, at least 16 a worker
 
 
 @dataclass(frozen=True)
+class Clock:
+    """Where the order stands: what is in flight, one entry per worker."""
+
+    due: Array  # when its report arrives
+    number: Integers  # of its task
+    task: Integers  # id of its task
+    time: float
+    next_id: int
+
+
+@dataclass(frozen=True)
 class Block:
     """Consecutive steps; row i belongs to the i-th of them, S columns."""
 
@@ -31,6 +42,7 @@ class Block:
     tasks: Integers  # ids of the absorbed tasks
     answered: Integers  # their numbers
     places: Integers  # arrived[places] = workers
+    after: Clock
 
     def __len__(self) -> int:
         return len(self.workers)
@@ -38,14 +50,14 @@ class Block:
 
 @dataclass
 class Order:
-    """Where the clock stands: what is in flight. Arrays have one entry per worker."""
+    """The clock as it runs ahead."""
 
     delays: Delays
     seed: int
     quorum: int
-    due: Array  # when its report arrives
-    number: Integers  # of its task
-    task: Integers  # id of its task
+    due: Array
+    number: Integers
+    task: Integers
     time: float
     next_id: int
     known: Array = field(init=False)  # (N, ...) delays of the next tasks
@@ -59,15 +71,25 @@ class Order:
     def block(self, count: int) -> Block:
         """The next `count` steps; the clock moves on."""
         rows = [self._step() for _ in range(count)]
-        return Block(*(np.stack(column) for column in zip(*rows, strict=True)))
+        columns = (np.stack(column) for column in zip(*rows, strict=True))
+        return Block(*columns, self.clock())
+
+    def clock(self) -> Clock:
+        arrays = self.due.copy(), self.number.copy(), self.task.copy()
+        return Clock(*arrays, self.time, self.next_id)
 
     def _step(self) -> tuple[NDArray[np.generic], ...]:
         S = self.quorum
         last = np.partition(self.due, S - 1)[S - 1]
         early = np.flatnonzero(self.due <= last)  # more than S where several arrive at once
-        arrived = early[self.due[early].argsort(kind="stable")[:S]]
-        places = arrived.argsort()
-        workers = arrived[places]
+        times = self.due[early]
+        turns = times.argsort()
+        if len(early) > S or (np.diff(times[turns]) == 0).any():
+            turns = times.argsort(kind="stable")[:S]  # at one instant by worker
+            early, turns = np.sort(early[turns]), early[turns]
+            turns = early.searchsorted(turns)
+        workers, arrived, places = early, early[turns], np.empty(S, dtype=np.int64)
+        places[turns] = np.arange(S)
         seen = arrived, self.due[arrived], self.task[arrived], self.number[arrived], places
         self.time = float(last)
         numbers = self.number[workers] + 1
