@@ -59,19 +59,20 @@ def begun(made: Problem, quorum: int) -> simulator.Simulation:
 
 
 def compare(sites: int, quorum: int, steps: int) -> dict[str, Any]:
-    """Blocks on the card beside the simulator on the CPU."""
+    """Blocks on the card beside the simulator on the CPU, and beside themselves."""
     found = []
-    for device, run in (("cuda", blocks.run), ("cpu", simulator.run)):
+    for device, run in (("cuda", blocks.run), ("cuda", blocks.run), ("cpu", simulator.run)):
         simulation = begun(problem(sites, device, samples=700), quorum)
         more = {"last": steps, "every": steps} if device == "cuda" else {}
         run(simulation, lambda s: s.master.t >= steps, **more)
         found.append(simulation)
-    (a, b), (x, y) = found, (simulation.master for simulation in found)
+    (a, again, b), (x, _, y) = found, (simulation.master for simulation in found)
     same = (x.last == y.last).all() and (x.task == y.task).all() and a.time == b.time
     planes = len(x.planes), len(y.planes)
     return {
         "sites": sites, "quorum": quorum, "steps": steps, "same_order": bool(same),
         "same_cost": a.gradients == b.gradients and a.samples == b.samples,
+        "same_bytes_again": a.log.state() == again.log.state(),
         "z": float((x.z.cpu() - y.z).abs().max()), "f": float(np.abs(x.f - y.f).max()),
         "planes": planes,
         "lam": float(np.abs(x.planes.lam - y.planes.lam).max()) if len(set(planes)) == 1 else None,
@@ -225,6 +226,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=2.0)
     parser.add_argument("--out", type=Path, default=Path(__file__).with_suffix(".json"))
     arguments = parser.parse_args()
+    torch.set_num_threads(1)  # as `train` does for a small model
     found: dict[str, Any] = {
         "device": torch.cuda.get_device_name(), "torch": torch.__version__,
         "cores": os.cpu_count(), "plain_per_second": round(plain()),

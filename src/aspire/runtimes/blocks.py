@@ -34,7 +34,6 @@ from aspire.types import Info, Noted, Report, Task
 
 SPAN = 256  # steps whose order is laid out at once
 LOOK = 1024  # steps after which somebody may look at the latest
-CHECKED = 4096  # reports up to which the checks are tabled
 MOST_PLANES = 64
 
 
@@ -69,8 +68,12 @@ def run(
     every: int,
     on_step: Callable[[Simulation], None] = lambda simulation: None,
     on_note: Callable[[Noted], None] = lambda note: None,
+    whole: Callable[[], bool] = lambda: False,
 ) -> Simulation:
-    """Up to step `last`, or until `done`; `on_step` looks at every `every`-th step at least."""
+    """Up to step `last`, or until `done`; `on_step` looks at every `every`-th step at least.
+
+    It finds the master up to date, and where `whole` says so, the tasks in flight as well.
+    """
     if on_card(simulation.problem):
         answer_probes(simulation)
     while not (simulation.master.started and not simulation.master.pending):
@@ -83,6 +86,8 @@ def run(
     while not done(simulation):
         engine.advance()
         engine.settle()
+        if whole():
+            engine.leave()
         on_step(simulation)
     engine.leave()
     return simulation
@@ -122,7 +127,7 @@ def curvatures(
 
 
 class Engine:
-    """A simulation that advances by blocks. Between `advance` and `leave` its desk is out of date."""
+    """A simulation that advances by blocks; its desk is out of date until `leave`."""
 
     def __init__(
         self,
@@ -140,7 +145,7 @@ class Engine:
         self.batch = sites[0].batch_samples
         self.loss_samples = np.array([site.loss_samples for site in sites])
         self.loss_every = np.array([_loss_every(site) for site in sites])
-        self.checked = np.array([check_is_due(k) for k in range(CHECKED)])
+        self.checked: Integers = np.zeros(0, dtype=np.int64)  # by a task's number
         m.average = m.average.clone()
         flight = self._enter()
         if on_card(simulation.problem):
@@ -186,6 +191,7 @@ class Engine:
         heapq.heapify(s.heap)
         s.started = {j: int(order.number[j]) + 1 for j in range(self.n)}
         checked, told = self._due(np.arange(self.n), order.number)
+        rows, held = flight.w.clone(), self.master.w.clone()
         for j in range(self.n):
             said = {"gradients": 1.0}
             if checked[j]:
@@ -194,10 +200,10 @@ class Engine:
             if told[j]:
                 said["loss"] = float(flight.loss[j])
                 said["samples"] += float(self.loss_samples[j])
-            task, w = int(order.task[j]), flight.w[j].clone()
+            task, w = int(order.task[j]), rows[j]
             s.desk.hands[j] = Task(j, task, "step", {}, {"draws": float(order.number[j] + 1)})
             s.desk.known[j] = (w, Report(j, task, {"w": w}, said))
-            s.desk.workers[j] = self.master.w[j].clone()
+            s.desk.workers[j] = held[j]
 
     def settle(self) -> None:
         """The master as it is now."""
@@ -230,7 +236,8 @@ class Engine:
 
     def _stop(self, t: int) -> int:
         """Where somebody looks next."""
-        return max(t + 1, min(self.last, t + self.every - t % self.every, t + LOOK - t % LOOK))
+        looks = self.every if self.every <= LOOK else LOOK
+        return max(t + 1, min(self.last, *(t + k - t % k for k in (looks, self.every))))
 
     def _lay_out(self, t: int) -> tuple[Block, Plan]:
         """The order of the next steps; it ends where somebody looks."""
@@ -278,9 +285,11 @@ class Engine:
 
     def _due(self, workers: Integers, numbers: Integers) -> tuple[np.ndarray, np.ndarray]:
         """Of tasks with these numbers: is the step checked, is the loss reported."""
-        checks = np.where(numbers < CHECKED, self.checked[numbers % CHECKED], numbers % 50 == 0)
+        if numbers.max() >= len(self.checked):
+            known = range(2 * int(numbers.max()))
+            self.checked = np.array([check_is_due(k) for k in known], dtype=np.int64)
         losses = (numbers + 1) % self.loss_every[workers] == 0
-        return checks.astype(np.int64), losses.astype(np.int64)
+        return self.checked[numbers], losses.astype(np.int64)
 
     def _record(self) -> None:
         """What was absorbed in the block that ended: its cost, and the log, as it arrived."""

@@ -19,13 +19,13 @@ from torch import Tensor
 
 from aspire import batches
 from aspire.core.planes import Planes
+from aspire.core.presets import Auto
 from aspire.methods.aspire_state import Master, Rules
 from aspire.methods.worker import OVERSHOOT
 from aspire.problem import Problem
 from aspire.runtimes import digest, kernels, kernels_step
 from aspire.runtimes.blocks_rows import Flight, Plan
 from aspire.runtimes.order import Integers
-from aspire.stacks import Stack
 from aspire.types import Array
 
 REPLAYED = (16, 4, 1)  # steps in one graph
@@ -54,7 +54,7 @@ class Shape:
         }  # fmt: skip
 
 
-def shaped(stack: Stack, batch: int) -> Shape:
+def shaped(stack: Any, batch: int) -> Shape:
     widths = (stack.layers[0].inputs, *(layer.outputs for layer in stack.layers))
     padded = tuple(max(16, 1 << (d - 1).bit_length()) for d in widths)
     tile = min(64, max(16, 1 << (batch - 1).bit_length()))
@@ -78,7 +78,9 @@ class Card:
     def __init__(
         self, rules: Rules, master: Master, problem: Problem, flight: Flight, quorum: int
     ) -> None:
+        assert isinstance(rules.preset, Auto)
         self.rules, self.master, self.flight = rules, master, flight
+        self.settle = rules.preset.settle
         self.S, (self.n, self.p) = quorum, master.w.shape
         self.device = master.w.device
         self.tile = max(16, 1 << (quorum - 1).bit_length())  # rows that a master's kernel takes
@@ -88,8 +90,9 @@ class Card:
         self._numbers()
         self.put_planes()
         rows, stride = (self.S, self.p), self.S + self.S % 2  # even: every slot is aligned alike
-        self.g, self.again = self._new(*rows, dtype=torch.float32), self._new(
-            *rows, dtype=torch.float32
+        self.g, self.again = (
+            self._new(*rows, dtype=torch.float32),
+            self._new(*rows, dtype=torch.float32),
         )
         self.pis, self.rates = self._new(self.S), self._new(self.S)
         self.split = min(32, max(8, 2048 >> (self.S - 1).bit_length()))  # programs for one loss
@@ -122,7 +125,8 @@ class Card:
         self.starts = self._put([site.start for site in problem.sites])
         self.sizes = self._put([site.train.size for site in problem.sites])
         judged = [
-            site.start + (np.arange(site.train.size) if site.sample is None else site.sample.cpu().numpy())
+            site.start
+            + (np.arange(site.train.size) if site.sample is None else site.sample.cpu().numpy())
             for site in problem.sites
         ]
         self.judged = self._put(np.concatenate(judged))
@@ -144,7 +148,14 @@ class Card:
         self.height.fill_(m.h)
         rates = self.rules.preset.rates(m.constants, m.t, 1, self.n, self.S)
         self.fixed = self._put(
-            [m.constants["kappa"], rates.eta_z, rates.rho2, self.rules.preset.settle, self.decay, OVERSHOOT],  # type: ignore[attr-defined]  # noqa: E501
+            [
+                m.constants["kappa"],
+                rates.eta_z,
+                rates.rho2,
+                self.settle,
+                self.decay,
+                OVERSHOOT,
+            ],
             torch.float64,
         )
         self.prior = self._put(m.prior, torch.float64)
@@ -246,20 +257,16 @@ class Card:
         for i in range(count):
             for part in parts:
                 part(i)
-        if self.side is not None:
-            torch.cuda.current_stream().wait_stream(self.side)
+        self._main_after_side()
 
     def _absorb(self, i: int) -> None:
         """The gradients of Q beside the master's part."""
-        main = None if self.side is None else torch.cuda.current_stream()
-        if self.side is not None:
-            self.side.wait_stream(main)
+        self._side_after_main()
         with torch.cuda.stream(self.side):
             self._dual(i)
             self._vectors(i)
         self._gradients(self.flight.w, self.g, i, self.all)
-        if main is not None:
-            main.wait_stream(self.side)
+        self._main_after_side()
 
     def _hand(self, i: int) -> None:
         """The tasks of Q with their results, then the losses, which the next master step needs."""
@@ -274,10 +281,17 @@ class Card:
             self.flight.w, m.w, self.g, self.again, self.revealed, self.pis, self.rates,
             slot[WORKERS], slot[CHECKS], self.fixed, self.p, B=1024, num_warps=8,
         )  # fmt: skip
-        if self.side is not None:
-            self.side.wait_stream(torch.cuda.current_stream())
+        self._side_after_main()
         with torch.cuda.stream(self.side):
             self._losses(i)
+
+    def _side_after_main(self) -> None:
+        if self.side is not None:
+            self.side.wait_stream(torch.cuda.current_stream())
+
+    def _main_after_side(self) -> None:
+        if self.side is not None:
+            torch.cuda.current_stream().wait_stream(self.side)
 
     def _gradients(self, rows: Tensor, found: Tensor, i: int, flags: Tensor) -> None:
         slot = self.slots[i]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -108,8 +109,8 @@ class Rows:
         """v_j, pi_j and a_w for Q, then (11), its check and its loss where they are due."""
         m, workers, draws = self.master, self.plan.workers[i], self.plan.draws[i]
         kappa, index, pi = m.constants["kappa"], torch.from_numpy(workers), m.planes.pi(workers)
-        member = Member(np.maximum(pi, m.prior[workers]), m.curvature[workers], draws)  # type: ignore[arg-type]
-        rate = self.rules.preset.worker_rate(m.constants, m.t, len(m.planes), m.n, member)
+        member = Member(np.maximum(pi, m.prior[workers]), m.curvature[workers], draws)
+        rate: Any = self.rules.preset.worker_rate(m.constants, m.t, len(m.planes), m.n, member)
         w = m.w.index_select(0, index)
         v = m.phi.index_select(0, index) + kappa * m.z.to(w.dtype)
         gradient = self._gradients(workers, w, draws)
@@ -121,7 +122,9 @@ class Rows:
         if len(due):
             again = self._gradients(workers[due], after[due], draws[due])
             for k, row in zip(due, again, strict=True):
-                task = Task(int(workers[k]), 0, "step", {}, {"pi": pi[k], "kappa": kappa, "rate": rate[k]})  # type: ignore[index]  # noqa: E501
+                task = Task(
+                    int(workers[k]), 0, "step", {}, {"pi": pi[k], "kappa": kappa, "rate": rate[k]}
+                )
                 after[k], found = checked_step(w[k], after[k], gradient[k], row, task)
                 self.flight.curvature[workers[k]] = found
         self.flight.w.index_copy_(0, index, after)

@@ -120,8 +120,10 @@ class LogNormal:
         """numpy's exp may differ from math's in the last bit, so the exponentials are math's."""
         normal = _inverse_normal(uniforms(seed, workers, numbers, DELAY))
         powers = map(math.exp, (self.mu + self.sigma * normal).tolist())
-        scale = np.broadcast_to(self.scale, workers.shape) if np.ndim(self.scale) == 0 else (
-            np.asarray(self.scale, dtype=np.float64)[workers]
+        scale = (
+            np.broadcast_to(self.scale, workers.shape)
+            if np.ndim(self.scale) == 0
+            else (np.asarray(self.scale, dtype=np.float64)[workers])
         )
         return scale * np.fromiter(powers, np.float64, len(workers))
 

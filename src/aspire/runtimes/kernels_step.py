@@ -16,7 +16,7 @@ def absorb(
     r, w, phi, z, average, sum_w, sum_phi, digests, multipliers, workers, numbers, fixed,
     n, p, S, R: tl.constexpr, B: tl.constexpr,
 ):  # fmt: skip
-    """(12) and (15) for B columns: sums, z, the average of z, phi_j and w_j of Q; digests of w_j."""
+    """(12) and (15) for B columns: sums, z and its average, phi_j and w_j of Q, digests of w_j."""
     at = tl.program_id(0) * B + tl.arange(0, B)
     row, inside = tl.arange(0, R), at < p
     kappa, eta = tl.load(fixed + KAPPA), tl.load(fixed + ETA_Z)
@@ -160,9 +160,7 @@ def hand(
 
 
 @triton.jit
-def check(
-    r, w, g, again, revealed, pis, rates, workers, flags, fixed, p, B: tl.constexpr
-):
+def check(r, w, g, again, revealed, pis, rates, workers, flags, fixed, p, B: tl.constexpr):
     """A step that went too far is cut; `methods.worker.checked_step`."""
     k = tl.program_id(0)
     if tl.load(flags + k) == 0:

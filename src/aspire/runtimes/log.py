@@ -57,7 +57,11 @@ def event_record(event: Event) -> dict[str, Any]:
     """One event as JSON: its kind, worker, task, numbers and the hash of its vectors."""
     record: dict[str, Any] = {"event": type(event).__name__.lower(), "worker": event.worker}
     if isinstance(event, Report):
-        record |= {"task": event.task, **event.scalars, "vectors": digests.of_vectors(event.vectors)}
+        record |= {
+            "task": event.task,
+            **event.scalars,
+            "vectors": digests.of_vectors(event.vectors),
+        }
     return record
 
 

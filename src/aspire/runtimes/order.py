@@ -9,6 +9,7 @@ so the next step takes the S earliest reports of the N tasks in flight.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +18,8 @@ from aspire.runtimes.delays import Delays, many
 from aspire.types import Array
 
 Integers = NDArray[np.int64]
-AHEAD = 2048  # delays that are asked for at once, at least 16 a worker
+AHEAD = 64  # delays of each worker that are known ahead
+PIECE = 16384  # of them are computed at once: they stay in the cache
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,7 @@ class Clock:
 class Block:
     """Consecutive steps; row i belongs to the i-th of them, S columns."""
 
+    after: Clock
     workers: Integers  # Q, in worker order
     numbers: Integers  # of the task that each of Q is handed: 0 was a worker's first
     arrived: Integers  # Q, in the order of arrival, and so the rest
@@ -42,7 +45,6 @@ class Block:
     tasks: Integers  # ids of the absorbed tasks
     answered: Integers  # their numbers
     places: Integers  # arrived[places] = workers
-    after: Clock
 
     def __len__(self) -> int:
         return len(self.workers)
@@ -65,14 +67,14 @@ class Order:
 
     def __post_init__(self) -> None:
         n = len(self.due)
-        self.known = np.zeros((n, max(16, AHEAD // n)))
-        self.first = np.full(n, -self.known.shape[1])
+        self.known = np.zeros((n, AHEAD))
+        self.first = np.full(n, -AHEAD)
 
     def block(self, count: int) -> Block:
         """The next `count` steps; the clock moves on."""
         rows = [self._step() for _ in range(count)]
-        columns = (np.stack(column) for column in zip(*rows, strict=True))
-        return Block(*columns, self.clock())
+        columns: Any = (np.stack(column) for column in zip(*rows, strict=True))
+        return Block(self.clock(), *columns)
 
     def clock(self) -> Clock:
         arrays = self.due.copy(), self.number.copy(), self.task.copy()
@@ -100,15 +102,17 @@ class Order:
         return workers, numbers, *seen
 
     def _delays(self, workers: Integers, numbers: Integers) -> Array:
-        wide = self.known.shape[1]
         column = numbers - self.first[workers]
-        if (column >= wide).any():
-            short = np.flatnonzero(self.number - self.first >= wide // 2)
-            self.first[short] = self.number[short]
-            ahead = self.number[short][:, None] + np.arange(wide)
-            each = np.repeat(short, wide)
-            found = many(self.delays, self.seed, each, ahead.ravel())
-            self.known[short] = found.reshape(-1, wide)
+        if (column >= AHEAD).any():
+            self._ask(np.flatnonzero(self.number - self.first >= AHEAD // 2))
             column = numbers - self.first[workers]
         found: Array = self.known[workers, column]
         return found
+
+    def _ask(self, short: Integers) -> None:
+        """The next delays of these workers."""
+        self.first[short] = self.number[short]
+        for some in np.array_split(short, -(-len(short) * AHEAD // PIECE)):
+            numbers = self.number[some][:, None] + np.arange(AHEAD)
+            found = many(self.delays, self.seed, some.repeat(AHEAD), numbers.ravel())
+            self.known[some] = found.reshape(-1, AHEAD)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from aspire.runtimes import checkpoint, rundir, simulator
+from aspire.runtimes import blocks, checkpoint, rundir, simulator
 from aspire.runtimes import log as events
 from aspire.runtimes.replay import replay_log
 from aspire.train.job import Job, few_threads, prepare
@@ -111,7 +112,7 @@ def resume(
     for name, value in rundir.plain(job.settings).items():
         if name != "versions" and settings.get(name) != value:
             raise ValueError(f"{folder}: {name} was {settings.get(name)}: expected it, not {value}")
-    state = checkpoint.latest(folder)
+    state = checkpoint.latest(folder, str(job.problem.flat.start.device))
     simulation = job.begin()
     for name, value in state["simulation"].items():
         setattr(simulation, name, value)
@@ -140,7 +141,7 @@ def replay(directory: str | Path, job: Job) -> tuple[int, str]:
     simulation = job.begin()
     simulation.log = again = events.EventLog("digest")
     with few_threads(job):
-        simulator.run(simulation, job.done)
+        _advance(job, simulation, job.done)
     state = events.digest(simulation.master)
     if state != end["state"]:
         raise ValueError(f"the state is {state[:16]} and the log says {end['state'][:16]}")
@@ -154,6 +155,9 @@ class Keeper:
     folder: Path | None
     seconds: float
     last: float = -1.0
+
+    def due(self) -> bool:
+        return self.folder is not None and time.monotonic() - self.last >= self.seconds
 
     def add(self, line: dict[str, Any]) -> None:
         if self.folder is not None:
@@ -198,11 +202,13 @@ def _finish(
 
     try:
         with few_threads(job):
-            simulator.run(
+            _advance(
+                job,
                 simulation,
                 lambda s: job.done(s) or stop(),
                 on_step=look,
                 on_note=lambda note: logger.info(note.text),
+                whole=keeper.due,
             )
             if not job.done(simulation):
                 keeper.checkpoint(simulation, history, now=True)
@@ -216,6 +222,22 @@ def _finish(
         run.save_outcome(keeper.folder)
         checkpoint.clear(keeper.folder)
     return run
+
+
+def _advance(
+    job: Job,
+    simulation: simulator.Simulation,
+    done: Callable[[simulator.Simulation], bool],
+    *,
+    whole: Callable[[], bool] = lambda: False,
+    **looks: Any,
+) -> None:
+    """By whole blocks where the card can, else event by event."""
+    if not (math.isinf(job.gradients) and blocks.on_card(job.problem) and blocks.fits(simulation)):
+        simulator.run(simulation, done, **looks)
+        return
+    every = job.evaluate_every or blocks.LOOK
+    blocks.run(simulation, done, last=int(job.iterations), every=every, whole=whole, **looks)
 
 
 def _evaluate_if_due(
