@@ -13,6 +13,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from typing import Any
 
@@ -34,7 +35,10 @@ from aspire.types import Info, Noted, Report, Task
 
 SPAN = 256  # steps whose order is laid out at once
 LOOK = 1024  # steps after which somebody may look at the latest
+APART = 512  # with a larger quorum numpy lets go of the interpreter, so a thread lays out the order
 MOST_PLANES = 64
+MOST_ROWS = 8192  # a larger quorum would need much scratch memory
+WIDEST = 128  # layers up to here are one tile of a kernel
 
 
 def fits(simulation: Simulation) -> bool:
@@ -44,8 +48,8 @@ def fits(simulation: Simulation) -> bool:
         return False
     rules, first = Rules(**method.settings), sites[0]
     plain = (rules.staleness, rules.local_steps, rules.pull_bound) == (None, 1, None)
-    planes = rules.max_planes is not None and rules.max_planes <= MOST_PLANES
-    if not (plain and planes and type(rules.preset) is Auto and first.batch_size is not None):
+    small = (rules.max_planes or math.inf) <= MOST_PLANES and rules.quorum <= MOST_ROWS
+    if not (plain and small and type(rules.preset) is Auto and first.batch_size is not None):
         return False
     if simulation.log.level == "full" or any(kind != REPORT for _, kind, _, _ in simulation.heap):
         return False
@@ -57,7 +61,9 @@ def on_card(problem: Problem) -> bool:
     start, stack = problem.flat.start, problem.sites[0].objective.stack
     if start.device.type != "cuda" or start.dtype != torch.float32 or find_spec("triton") is None:
         return False
-    return stack is not None and stack.classes and max(l.outputs for l in stack.layers) <= 128
+    if stack is None or not stack.classes:
+        return False
+    return all(max(layer.inputs, layer.outputs) <= WIDEST for layer in stack.layers)
 
 
 def run(
@@ -154,7 +160,8 @@ class Engine:
             self.rows: Any = Card(self.rules, m, simulation.problem, flight, self.quorum)
         else:
             self.rows = Rows(self.rules, m, simulation.problem, flight)
-        self.ahead: tuple[Block, Plan] | None = None
+        self.thread = ThreadPoolExecutor(1) if self.quorum >= APART else None
+        self.ahead: Callable[[], tuple[Block, Plan]] | None = None
         self.ended: tuple[Block, Callable[[], Integers]] | None = None
 
     # ------------------------------------------------------------ in and out
@@ -220,8 +227,7 @@ class Engine:
         """To the next stop."""
         stop = self._stop(self.master.t)
         while self.master.t < stop:
-            block, plan = self.ahead or self._lay_out(self.master.t)
-            self.ahead = None
+            block, plan = self._next()
             self._launch(block, plan)
             self._meanwhile(self.master.t)
             self.ended = block, self.rows.digests()
@@ -230,9 +236,16 @@ class Engine:
 
     def _meanwhile(self, t: int) -> None:
         """What the host does while the device is at work: the log, and the order from t on."""
+        if self.ahead is None and self.thread is not None:
+            self.ahead = self.thread.submit(self._lay_out, t).result
         self._record()
         if self.ahead is None:
-            self.ahead = self._lay_out(t)
+            laid_out = self._lay_out(t)
+            self.ahead = lambda: laid_out
+
+    def _next(self) -> tuple[Block, Plan]:
+        ahead, self.ahead = self.ahead, None
+        return self._lay_out(self.master.t) if ahead is None else ahead()
 
     def _stop(self, t: int) -> int:
         """Where somebody looks next."""

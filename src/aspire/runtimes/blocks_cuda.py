@@ -90,10 +90,8 @@ class Card:
         self._numbers()
         self.put_planes()
         rows, stride = (self.S, self.p), self.S + self.S % 2  # even: every slot is aligned alike
-        self.g, self.again = (
-            self._new(*rows, dtype=torch.float32),
-            self._new(*rows, dtype=torch.float32),
-        )
+        self.g = self._new(*rows, dtype=torch.float32)
+        self.again = torch.zeros_like(self.g)
         self.pis, self.rates = self._new(self.S), self._new(self.S)
         self.split = min(32, max(8, 2048 >> (self.S - 1).bit_length()))  # programs for one loss
         self.parts = self._new(self.S, self.split)

@@ -72,8 +72,11 @@ class Order:
 
     def block(self, count: int) -> Block:
         """The next `count` steps; the clock moves on."""
-        rows = [self._step() for _ in range(count)]
-        columns: Any = (np.stack(column) for column in zip(*rows, strict=True))
+        columns: Any = [np.empty((count, self.quorum), dtype=np.int64) for _ in range(7)]
+        columns[3] = np.empty((count, self.quorum))  # times
+        for i in range(count):
+            for table, found in zip(columns, self._step(), strict=True):
+                table[i] = found
         return Block(self.clock(), *columns)
 
     def clock(self) -> Clock:
