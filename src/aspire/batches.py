@@ -17,7 +17,9 @@ from torch import Tensor
 
 _MASK = 0xFFFFFFFF
 _WEYL = 0x9E3779B9
-BATCH, SAMPLE, DELAY, FORWARD, POWER = range(5)  # purposes: streams that never share numbers
+BATCH, SAMPLE, DELAY, FORWARD, POWER, DIGEST = range(
+    6
+)  # purposes: streams that never share numbers
 
 Words = NDArray[np.uint32]
 Integers = TypeVar("Integers", int, Tensor, "np.ndarray[tuple[int], np.dtype[np.int64]]")
@@ -55,6 +57,37 @@ def _hash(counter: Integers, key: tuple[Any, Any]) -> Integers:
 def uniform(seed: int, worker: int, n: int, purpose: int) -> float:
     """One number in (0, 1)."""
     return (_hash(0, keys(seed, worker, n, purpose)) + 0.5) / 2.0**32
+
+
+def uniforms(
+    seed: int,
+    workers: np.ndarray[tuple[int], np.dtype[np.int64]],
+    numbers: np.ndarray[tuple[int], np.dtype[np.int64]],
+    purpose: int,
+) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """`uniform` of many streams at once, the same numbers; in 32 bits, which wrap by themselves."""
+    early, weyl = np.uint32(_seed_state(seed, purpose)), np.uint32(_WEYL)
+    state: Any = early
+    with np.errstate(over="ignore"):
+        for word in (workers, numbers, numbers >> 32, purpose):
+            state = _mix32((state + weyl) ^ _mix32(np.asarray(word).astype(np.uint32)))
+        found = _mix32(_mix32(_mix32(state + early)) ^ _mix32(state ^ np.uint32(0xB7E15162)))
+    numbered: np.ndarray[tuple[int], np.dtype[np.float64]] = (found + 0.5) / 2.0**32
+    return numbered
+
+
+def _mix32(x: Any) -> Any:
+    """`_mix` of uint32 arrays."""
+    x = (x ^ (x >> np.uint32(16))) * np.uint32(0x7FEB352D)
+    x = (x ^ (x >> np.uint32(15))) * np.uint32(0x846CA68B)
+    return x ^ (x >> np.uint32(16))
+
+
+def odd_integers(count: int) -> Tensor:
+    """Odd 64-bit integers, number i a hash of i."""
+    counter = torch.arange(count, dtype=torch.int64)
+    high, low = (_hash(counter, keys(0, i, 0, DIGEST)) for i in (0, 1))
+    return high << 32 | low | 1
 
 
 def indices(

@@ -60,23 +60,23 @@ def pack(value: Any, tensors: Tensors) -> Any:
     raise TypeError(f"a state holds a {type(value).__name__}: expected data only")
 
 
-def unpack(tree: Any, tensors: Tensors) -> Any:
-    """The state again, equal to the bit."""
+def unpack(tree: Any, tensors: Tensors, device: str = "cpu") -> Any:
+    """The state again, equal to the bit; its tensors on `device`, arrays where arrays are."""
     if not isinstance(tree, dict):
         return tree
     if "tensor" in tree:
-        return tensors[tree["tensor"]]
+        return tensors[tree["tensor"]].to(device)
     if "array" in tree:
         return tensors[tree["array"]].numpy()
     if "dict" in tree:
-        return {unpack(k, tensors): unpack(v, tensors) for k, v in tree["dict"]}
+        return {unpack(k, tensors): unpack(v, tensors, device) for k, v in tree["dict"]}
     if "class" in tree:
         made: Any = object.__new__(_class(tree["class"]))
         for name, item in tree["fields"].items():
-            object.__setattr__(made, name, unpack(item, tensors))
+            object.__setattr__(made, name, unpack(item, tensors, device))
         return made
     kind = list if "list" in tree else tuple
-    return kind(unpack(item, tensors) for item in tree[kind.__name__])
+    return kind(unpack(item, tensors, device) for item in tree[kind.__name__])
 
 
 def _class(name: str) -> type:
@@ -121,7 +121,7 @@ def save(folder: Path, t: int, state: Any) -> Path:
     return path
 
 
-def read(path: Path) -> Any:
+def read(path: Path, device: str = "cpu") -> Any:
     """One checkpoint, or a ValueError that says what is wrong with it."""
     try:
         with safe_open(str(path), framework="pt") as file:
@@ -133,14 +133,14 @@ def read(path: Path) -> Any:
         raise ValueError(f"{path}: format {header.get('format')}: expected {FORMAT}")
     if _checksum(header["tree"], tensors) != header["sha256"]:
         raise ValueError(f"{path}: the checksum does not fit: the file is damaged")
-    return unpack(json.loads(header["tree"]), tensors)
+    return unpack(json.loads(header["tree"]), tensors, device)
 
 
-def latest(folder: Path) -> Any:
+def latest(folder: Path, device: str = "cpu") -> Any:
     """The newest state that is whole; damaged files are passed over with a warning."""
     for path in sorted((folder / FOLDER).glob("*.safetensors"), reverse=True):
         try:
-            return read(path)
+            return read(path, device)
         except ValueError as error:
             logger.warning("%s; trying the one before", error)
     raise ValueError(f"{folder}: expected a whole checkpoint, and there is none")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from aspire.runtimes import checkpoint, rundir, simulator
+from aspire.runtimes import blocks, checkpoint, rundir, simulator
 from aspire.runtimes import log as events
 from aspire.runtimes.driver import Engine
 from aspire.runtimes.metrics import scalars_of
@@ -141,7 +142,7 @@ def resume(
             engine, job, crew, folder, settings,
             checkpoint_seconds=checkpoint_seconds, progress=progress, stop=stop,
         )  # fmt: skip
-    state = checkpoint.latest(folder)
+    state = checkpoint.latest(folder, str(job.problem.flat.start.device))
     simulation = job.begin()
     for name, value in state["simulation"].items():
         setattr(simulation, name, value)
@@ -176,7 +177,7 @@ def replay(directory: str | Path, job: Job) -> tuple[int, str]:
     simulation = job.begin()
     simulation.log = again = events.EventLog("digest")
     with few_threads(job):
-        simulator.run(simulation, job.done)
+        _advance(job, simulation, job.done)
     state = events.digest(simulation.master)
     if state != end["state"]:
         raise ValueError(f"the state is {state[:16]} and the log says {end['state'][:16]}")
@@ -211,11 +212,13 @@ def _finish(
 
     try:
         with few_threads(job):
-            simulator.run(
+            _advance(
+                job,
                 simulation,
                 lambda s: job.done(s) or stop(),
                 on_step=look,
                 on_note=lambda note: logger.info(note.text),
+                whole=keeper.due,
             )
             if not job.done(simulation):
                 t = simulation.master.t
@@ -230,6 +233,22 @@ def _finish(
         run.save_outcome(keeper.folder)
         checkpoint.clear(keeper.folder)
     return run
+
+
+def _advance(
+    job: Job,
+    simulation: simulator.Simulation,
+    done: Callable[[simulator.Simulation], bool],
+    *,
+    whole: Callable[[], bool] = lambda: False,
+    **looks: Any,
+) -> None:
+    """By whole blocks where the card can, else event by event."""
+    if not (math.isinf(job.gradients) and blocks.on_card(job.problem) and blocks.fits(simulation)):
+        simulator.run(simulation, done, **looks)
+        return
+    every = job.evaluate_every or blocks.LOOK
+    blocks.run(simulation, done, last=int(job.iterations), every=every, whole=whole, **looks)
 
 
 def _evaluate_if_due(

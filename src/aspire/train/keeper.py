@@ -24,6 +24,9 @@ class Keeper:
     scalars: Scalars | None = None
     last: float = -1.0
 
+    def due(self) -> bool:
+        return self.folder is not None and time.monotonic() - self.last >= self.seconds
+
     def add(self, line: dict[str, Any]) -> None:
         if self.folder is None:
             return

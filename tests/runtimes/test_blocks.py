@@ -1,0 +1,233 @@
+"""Blocks of steps: the simulator's events to the bit, its numbers up to rounding."""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from aspire import Absence, Constant, LogNormal, Paper, Pareto, Uniform, batches
+from aspire.methods import aspire
+from aspire.problem import build
+from aspire.runtimes import blocks, digest, log, simulator
+from aspire.runtimes.delays import many
+from aspire.runtimes.order import Order
+from tests.helpers import blob_problem, blobs
+
+DELAYS = [
+    LogNormal(),
+    LogNormal(0.5, 0.9, scale=[1.0, 2.0, 0.1, 1.0, 3.0, 1.0, 7.0]),
+    Constant(1.0),
+    Constant((1.0, 2.0, 1.0, 0.5, 1.0, 3.0, 1.0)),
+    Uniform(),
+    Pareto(),
+]
+
+
+def problem(n, *, dtype=torch.float64, scale=1.0, decay=0.0, device="cpu"):
+    """Sites of unequal size."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 20), nn.ReLU(), nn.Linear(20, 2)).to(dtype)
+    sites = [
+        (scale * s["train"][0][: 20 + j].to(dtype), s["train"][1][: 20 + j])
+        for j, s in enumerate(blobs(n, samples=120).values())
+    ]
+    return build(model, sites, batch_size=8, weight_decay=decay, device=device)
+
+
+def begin(made, **method):
+    simulation = simulator.begin(aspire(**method), made, delays=LogNormal())
+    simulation.log = log.EventLog("digest")
+    return simulation
+
+
+def by_blocks(made, steps, every=40, **method):
+    return blocks.run(begin(made, **method), lambda s: s.master.t >= steps, last=steps, every=every)
+
+
+def by_events(made, steps, **method):
+    return simulator.run(begin(made, **method), lambda s: s.master.t >= steps)
+
+
+# ---------------------------------------------------------------- the order
+
+
+@pytest.mark.parametrize("delays", DELAYS)
+def test_many_delays_are_the_single_ones_to_the_bit(delays):
+    workers, numbers = np.arange(700) % 7, np.arange(700) // 3
+    alone = [delays(5, int(j), int(n)) for j, n in zip(workers, numbers, strict=True)]
+    assert many(delays, 5, workers, numbers).tolist() == alone
+
+
+def test_many_uniform_numbers_are_the_single_ones():
+    workers, numbers = np.array([0, 3, 10**6]), np.array([0, 7, 2**33 + 1])
+    found = batches.uniforms(2**40 + 3, workers, numbers, batches.DELAY)
+    for u, j, n in zip(found, workers, numbers, strict=True):
+        assert u == batches.uniform(2**40 + 3, int(j), int(n), batches.DELAY)
+
+
+@pytest.mark.parametrize("delays", DELAYS)
+@pytest.mark.parametrize("quorum", [1, 3, 7])
+def test_the_order_is_that_of_a_heap(delays, quorum):
+    n, none = 7, np.zeros(7, dtype=np.int64)
+    first = many(delays, 3, np.arange(n), none)
+    order = Order(delays, 3, quorum, first.copy(), none.copy(), np.arange(n), 0.0, n)
+    block = order.block(60)
+    heap, number, task = [(first[j], j, j) for j in range(n)], [0] * n, n
+    heapq.heapify(heap)
+    for i in range(len(block)):
+        got = [heapq.heappop(heap) for _ in range(quorum)]
+        lines = zip(block.times[i], block.arrived[i], block.tasks[i], strict=True)
+        assert list(lines) == got
+        workers = sorted(j for _, j, _ in got)
+        assert block.workers[i].tolist() == workers
+        assert block.arrived[i][block.places[i]].tolist() == workers
+        for j in workers:
+            number[j] += 1
+            heapq.heappush(heap, (got[-1][0] + delays(3, j, number[j]), j, task))
+            task += 1
+        assert block.numbers[i].tolist() == [number[j] for j in workers]
+
+
+# ---------------------------------------------------------------- the numbers
+
+
+def assert_same(a, b, tolerance):
+    """Events to the bit, numbers within a tolerance."""
+    assert (a.time, a.gradients, a.samples) == (b.time, b.gradients, b.samples)
+    assert a.log.count == b.log.count
+    assert sorted(a.heap) == sorted(b.heap)
+    assert a.started == b.started
+    x, y = a.master, b.master
+    assert (x.t, x.next_id, x.n) == (y.t, y.next_id, y.n)
+    for name in ("last", "task", "draws"):
+        assert (getattr(x, name) == getattr(y, name)).all(), name
+    for name in ("z", "average", "sum_w", "sum_phi", "w", "phi"):
+        found, expected = getattr(x, name).cpu(), getattr(y, name)
+        torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
+    assert len(x.planes) == len(y.planes)
+    for name in ("P", "lam", "F"):
+        found, expected = getattr(x.planes, name), getattr(y.planes, name)
+        np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance)
+    np.testing.assert_allclose(x.f, y.f, rtol=tolerance)
+    np.testing.assert_allclose(x.curvature, y.curvature, rtol=1e3 * tolerance)
+    for j in range(x.n):
+        told, expected = a.desk.report(j, a.evaluate), b.desk.report(j, b.evaluate)
+        assert (told.task, list(told.scalars)) == (expected.task, list(expected.scalars))
+        assert told.scalars == pytest.approx(expected.scalars, rel=1e3 * tolerance)
+
+
+@pytest.mark.parametrize(("n", "quorum"), [(5, 1), (16, 4), (7, 7)])
+def test_blocks_are_the_simulator(n, quorum):
+    made = problem(n, decay=0.01)
+    assert blocks.fits(begin(made, quorum=quorum))
+    a, b = (run(made, 200, quorum=quorum) for run in (by_blocks, by_events))
+    assert_same(a, b, 1e-10)
+
+
+def test_steps_that_went_too_far_are_cut_alike():
+    made = problem(7, scale=30.0)
+    a, b = (run(made, 60, quorum=3) for run in (by_blocks, by_events))
+    revealed = begin(made, quorum=3)
+    simulator.run(revealed, lambda s: s.master.t >= 1)
+    assert (a.master.curvature > revealed.master.curvature).any()
+    assert_same(a, b, 1e-9)
+
+
+def test_the_simulator_goes_on_where_blocks_ended_and_the_other_way_round():
+    made = problem(6)
+    whole = by_events(made, 120, quorum=2)
+    mixed = by_blocks(made, 60, quorum=2)
+    simulator.run(mixed, lambda s: s.master.t >= 90)
+    blocks.run(mixed, lambda s: s.master.t >= 120, last=120, every=50)
+    assert_same(mixed, whole, 1e-10)
+
+
+def test_looks_come_at_the_asked_steps_with_the_master_up_to_date():
+    seen = []
+
+    def look(simulation):
+        seen.append((simulation.master.t, simulation.log.count))
+
+    blocks.run(
+        begin(problem(5), quorum=2), lambda s: s.master.t >= 70, last=70, every=30, on_step=look
+    )
+    assert seen == [(30, 5 + 60), (60, 5 + 120), (70, 5 + 140)]
+
+
+def test_whole_looks_find_the_tasks_in_flight():
+    made, kept = problem(5), []
+
+    def look(simulation):
+        kept.append(sorted(simulation.heap))
+
+    blocks.run(
+        begin(made), lambda s: s.master.t >= 50, last=50, every=25, on_step=look,
+        whole=lambda: True,
+    )  # fmt: skip
+    assert kept[0] == sorted(by_events(made, 25).heap)
+
+
+# ---------------------------------------------------------------- the log
+
+
+def test_the_same_log_again_and_another_one_for_another_run():
+    made = problem(6)
+    found = [by_blocks(made, steps, quorum=2).log.state() for steps in (80, 80, 81)]
+    assert found[0] == found[1]
+    assert found[0]["sha256"] != found[2]["sha256"]
+    lengths = [by_blocks(made, 80, every=k, quorum=2).log.state() for k in (7, 80)]
+    assert lengths[0] == lengths[1]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_digest_is_a_sum_of_bits_times_odd_numbers(dtype):
+    x = torch.randn(3, 50, dtype=dtype)
+    bits = x.numpy().view(np.int32 if dtype == torch.float32 else np.int64)
+    odd = batches.odd_integers(50).tolist()
+    assert all(m % 2 == 1 or m % 2 == -1 for m in odd)
+    for row, found in zip(bits.tolist(), digest.rows(x).tolist(), strict=True):
+        assert (sum(b * m for b, m in zip(row, odd, strict=True)) - found) % 2**64 == 0
+    changed = x.clone()
+    changed[1, 7] += 1e-5
+    assert (digest.rows(changed) != digest.rows(x)).tolist() == [False, True, False]
+
+
+# ---------------------------------------------------------------- what is left to the simulator
+
+
+def test_what_blocks_leave_to_the_simulator():
+    made = problem(4)
+    for method in (
+        {"staleness": 5}, {"local_steps": 2}, {"pull_bound": 10.0}, {"max_planes": None},
+        {"preset": Paper()},
+    ):  # fmt: skip
+        assert not blocks.fits(begin(made, **method))
+    full = begin(made)
+    full.log = log.EventLog("full")
+    assert not blocks.fits(full)
+    away = simulator.begin(aspire(), made, delays=LogNormal(), absences=[Absence(1, 3.0, 9.0)])
+    assert not blocks.fits(away)
+    assert not blocks.fits(begin(blob_problem(4, batch_size=None)))
+    other = replace(aspire(), name="other")
+    assert not blocks.fits(simulator.begin(other, made, delays=LogNormal()))
+
+
+def test_a_log_of_single_events_takes_no_whole_steps():
+    with pytest.raises(ValueError, match="log='full'"):
+        log.EventLog("full").add_steps(np.zeros((1, 4, 2), dtype=np.int64))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA card")
+@pytest.mark.parametrize(("n", "quorum", "scale"), [(5, 1, 1.0), (16, 4, 1.0), (7, 3, 30.0)])
+def test_the_card_gives_what_the_simulator_gives(n, quorum, scale):
+    card = problem(n, dtype=torch.float32, scale=scale, decay=0.01, device="cuda")
+    host = problem(n, dtype=torch.float32, scale=scale, decay=0.01)
+    assert blocks.on_card(card)
+    a, b = by_blocks(card, 60, quorum=quorum), by_events(host, 60, quorum=quorum)
+    assert_same(a, b, 1e-4)
+    assert a.log.state() == by_blocks(card, 60, quorum=quorum).log.state()
