@@ -264,7 +264,13 @@ class OnRay:
         """In the main thread: Ray's cluster sets signal handlers."""
         self.cluster.remove_node(self.second, allow_graceful=False)
         time.sleep(seconds)
-        self.second = self.cluster.add_node(num_cpus=1, **room(AWAY))
+        for left in (2, 1, 0):  # a busy machine may be too slow for Ray's own patience
+            try:
+                self.second = self.cluster.add_node(num_cpus=1, **room(AWAY))
+                return
+            except Exception:
+                if not left:
+                    raise
 
     def close(self) -> None:
         self.master.end()
