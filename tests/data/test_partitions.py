@@ -112,8 +112,8 @@ def test_shards(labels: list[int], sites: int, each: int, seed: int) -> None:
 
 @given(st.data(), st.integers(1, 4), st.integers(1, 6), seeds)
 def test_mixtures(data: st.DataObject, width: int, sites: int, seed: int) -> None:
-    groups = np.repeat(np.arange(width), data.draw(st.integers(20, 60)))
-    drawn = st.lists(st.floats(0.05, 1.0), min_size=sites, max_size=sites)
+    groups = np.repeat(np.arange(width), data.draw(st.integers(60, 120)))
+    drawn = st.lists(st.floats(0.3, 1.0), min_size=sites, max_size=sites)
     shares = np.array([data.draw(drawn) for _ in range(width)]).T
     shares /= shares.sum(axis=0)
     parts = p.mixtures(groups, shares, seed=seed)

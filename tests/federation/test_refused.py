@@ -116,8 +116,7 @@ SENTENCES = (
     *(sentence for _, sentence in AT_THE_DOOR.values()),
     *(sentence for _, sentence in AT_WORK.values()),
     "d from ipv4:127.0.0.1",
-    "PEER_DID_NOT_RETURN_A_CERTIFICATE",
-    "CERTIFICATE_VERIFY_FAILED",
+    "CERTIFICATE",  # the handshake's own lines are gRPC's, which leaves out some of many
     "broke the protocol 3 times",
     f"a message of more than {CHUNK + 2**16} bytes",
 )
