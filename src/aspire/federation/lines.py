@@ -31,6 +31,8 @@ class Connection:
 
     def hand(self, task: Task) -> None:
         """A new task of the method replaces one that was not sent yet; evaluations queue up."""
+        if self.ended.done():
+            return
         if task.id >= 0:
             self.outbox = deque(x for x in self.outbox if isinstance(x, Task) and x.id < 0)
         if len(self.outbox) < WAITING:
@@ -43,8 +45,8 @@ class Connection:
         while len(self.given) > REMEMBERED:
             del self.given[next(iter(self.given))]
 
-    def say_over(self) -> None:
-        self.outbox = deque([Over()])
+    def say_over(self, reason: str = "") -> None:
+        self.outbox = deque([Over(reason=reason)])
         self.wake.set()
 
     def end(self, code: grpc.StatusCode, reason: str) -> None:

@@ -41,6 +41,8 @@ logger = logging.getLogger("aspire")
 STRIKES = 3  # breaches of the protocol after which a site stays out
 HELLO = 10.0  # seconds until a connection must have said who it is
 PARTING = 6.0  # seconds to tell all that the run is over: longer than a site's longest pause
+FAREWELL = 3.0  # seconds that a site has to hang up when it is told to
+FOR_GOOD = (grpc.StatusCode.ABORTED, grpc.StatusCode.PERMISSION_DENIED)
 LOOK = 1.0  # seconds between two looks at the allow-list
 # gRPC ends a line with a larger message as it ends one that broke, and says no more
 LOST = f"%s: the line ended: hung up, broken, or a message of more than {CHUNK + OVERHEAD} bytes"
@@ -185,6 +187,10 @@ class Server:
         try:
             events: set[asyncio.Future[Any]] = {reading, writing, connection.ended}
             await asyncio.wait(events, return_when=asyncio.FIRST_COMPLETED)
+            if connection.ended.done() and connection.ended.result()[0] in FOR_GOOD:
+                # said on the stream: a status is lost on a site that writes at this very moment
+                connection.say_over(connection.ended.result()[1])
+                await asyncio.wait({reading}, timeout=FAREWELL)
             code, reason = self._ending(name, line, connection, reading)
         except asyncio.CancelledError:
             self._lost(name)
@@ -261,6 +267,8 @@ class Server:
         self.arrivals.put(Back(line.number))
         message: Message | None = None
         while (received := await connection.context.read()) is not aio.EOF:
+            if connection.ended.done():
+                continue
             message = next_message(message, received, self.terms.shape)
             if message.whole:
                 self._accept(line, connection, message)
@@ -287,7 +295,7 @@ class Server:
                 task = connection.outbox.popleft()
                 if isinstance(task, Over):
                     await connection.context.write(ToSite(over=task).SerializeToString())
-                    line.told = True
+                    line.told = not task.reason
                     continue
                 connection.give(task)
                 for frame in frames(task.id, task.vectors, task.scalars, task.kind):

@@ -40,7 +40,7 @@ from aspire.types import Method, Report, Task
 logger = logging.getLogger("aspire")
 FIRST, LONGEST = 0.25, 5.0  # seconds between two attempts: doubling, and by chance a bit less
 SHORT = 0.05  # seconds of work for which no thread is worth its while
-OVER = ToSite(over=Over()).SerializeToString()
+OVER = ToSite(over=Over()).SerializeToString()[:1]  # how such a message begins
 WAITING = 64  # tasks in the inbox; more are not sent by a proper server
 ANSWER = 20.0  # seconds until a server must have said Welcome
 FINAL = {
@@ -132,6 +132,11 @@ class Dialler:
                 reading.cancel()
                 working.cancel()
 
+    def part(self, reason: str) -> None:
+        """The run is over, unless there is a reason: then only our part in it."""
+        if reason:
+            self.consider(grpc.StatusCode.PERMISSION_DENIED, reason)
+
     async def greet(self, call: Any) -> tuple[Method, Site]:
         hello = Hello(
             major=MAJOR, minor=MINOR, site=self.kit.name, parameters=self.shape.parameters,
@@ -166,7 +171,8 @@ class Dialler:
         number, message = self.known[2].number, None
         while (received := await call.read()) is not aio.EOF:
             self.heard = time.monotonic()
-            if received == OVER:
+            if received[:1] == OVER:
+                self.part(ToSite.FromString(received).over.reason)
                 return
             message = next_message(message, received, self.shape)
             if inbox.qsize() > WAITING:

@@ -75,8 +75,10 @@ class Settings(_message.Message):
     def __init__(self, number: _Optional[int] = ..., seed: _Optional[int] = ..., batch_size: _Optional[int] = ..., weight_decay: _Optional[float] = ..., local_steps: _Optional[int] = ..., preset: _Optional[str] = ..., pull_bound: _Optional[float] = ..., sites: _Optional[int] = ...) -> None: ...
 
 class Over(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("reason",)
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    def __init__(self, reason: _Optional[str] = ...) -> None: ...
 
 class Part(_message.Message):
     __slots__ = ("header", "data")
