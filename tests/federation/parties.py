@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -84,7 +85,7 @@ class Host:
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tests.federation.parties", str(folder), ",".join(names)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            cwd=ROOT,
+            cwd=ROOT, env={k: v for k, v in os.environ.items() if k != "GRPC_VERBOSITY"},
         )  # fmt: skip
         assert self.process.stdout is not None
         self.port = int(self.process.stdout.readline())

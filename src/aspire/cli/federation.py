@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 from pathlib import Path
 from typing import Any
@@ -92,6 +93,8 @@ def server_command(
 
     Of FILE.py only model(), uncertainty(), loss() and the names that sites() gives are used.
     """
+    # a handshake that is refused is logged by gRPC alone
+    os.environ.pop("GRPC_VERBOSITY", None)
     from aspire.federation import kits
     from aspire.federation.engine import federation
 
