@@ -474,6 +474,7 @@ def main() -> int:
     parser.add_argument("--keep", type=Path, help="a folder for the runs")
     parser.add_argument("--json", type=Path, help="write the answers here")
     given = parser.parse_args()
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # inherited: a site may get one while it starts
     answers = []
     for engine in MORE if given.engine == "both" else [given.engine]:
         with contextlib.ExitStack() as stack:

@@ -61,7 +61,7 @@ def on_federation(folder: Path) -> dict[str, Any]:
         for name in NAMES:
             site = ["site", str(folder / "problem.py"), "--kit", str(kits / "sites" / name)]
             stack.enter_context(engines.started([*engines.ASPIRE, *site, "--connect", at]))
-        server = ["--kit", str(kits / "server"), "--listen", at, "--pull-bound", "0"]
+        server = ["--kit", str(kits / "server"), "--listen", at]
         return trained(folder, "server", str(folder / "problem.py"), *server)
 
 
