@@ -1,6 +1,6 @@
 """A real run on an engine while everything around it breaks, by a fixed seed; then the questions.
 
-python benchmarks/chaos.py                                both engines, 200 events each: 10 minutes
+python benchmarks/chaos.py                                both engines, over 200 events each: 10 minutes
 python benchmarks/chaos.py --engine ray --events 20 --minutes 0.5 --stop-seconds 3
 
 Events: kill -9 of a worker, of a node (Ray), of the server or driver (then `aspire resume`), a
@@ -467,7 +467,7 @@ def main() -> int:
         return 0
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--engine", choices=[*MORE, "both"], default="both")
-    parser.add_argument("--events", type=int, default=200)
+    parser.add_argument("--events", type=int, default=240)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--minutes", type=float, default=3.5, help="of chaos on each engine")
     parser.add_argument("--stop-seconds", type=float, default=20.0)
