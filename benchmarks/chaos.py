@@ -1,6 +1,6 @@
 """A real run on an engine while everything around it breaks, by a fixed seed; then the questions.
 
-python benchmarks/chaos.py                                both engines, over 200 events each: 10 minutes
+python benchmarks/chaos.py                          both engines, over 200 events each: 10 minutes
 python benchmarks/chaos.py --engine ray --events 20 --minutes 0.5 --stop-seconds 3
 
 Events: kill -9 of a worker, of a node (Ray), of the server or driver (then `aspire resume`), a

@@ -115,7 +115,7 @@ def main() -> int:
     print(f"apart: {max(worst) - min(worst):.2f} points")
     if given.json is not None:
         given.json.write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
-    return 0 if max(worst) - min(worst) < 1.02 else 1
+    return 0 if max(worst) - min(worst) <= 1.0 else 1
 
 
 if __name__ == "__main__":

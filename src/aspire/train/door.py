@@ -29,7 +29,7 @@ from aspire.train.engines import (
 )
 from aspire.train.job import Interrupted, Job, few_threads, prepare
 from aspire.train.keeper import Keeper
-from aspire.train.run import Run
+from aspire.train.run import Run, outcome
 
 logger = logging.getLogger("aspire")
 APART = {
@@ -228,7 +228,9 @@ def _finish(
             gap = _gap(job, simulation.master) if stationarity else None
     finally:
         simulation.log.close()
-    run = _outcome(job, simulation, history, gap, time.perf_counter() - began)
+    seconds = time.perf_counter() - began
+    on = job.problem.evaluated_on
+    run = outcome(job, simulation, history, seconds, evaluated_on=on, gap=gap)
     if keeper.folder is not None:
         run.save_outcome(keeper.folder)
         checkpoint.clear(keeper.folder)
@@ -263,35 +265,6 @@ def _evaluate_if_due(
         keeper.add(history[-1])
         if not last:
             simulation.log.mark("evaluation", t, None)
-
-
-def _outcome(
-    job: Job,
-    simulation: simulator.Simulation,
-    history: list[dict[str, Any]],
-    gap: float | None,
-    seconds: float,
-) -> Run:
-    last = history[-1]
-    return Run(
-        model=job.problem.flat.module(job.method.model(simulation.master)),
-        sites=job.problem.names,
-        weights=np.array(last["weights"]),
-        losses=np.array(last["losses"]),
-        accuracies=None if last["accuracies"] is None else np.array(last["accuracies"]),
-        worst_case_loss=last["worst_case_loss"],
-        planes=last["planes"],
-        stationarity=gap,
-        history=history,
-        evaluated_on=job.problem.evaluated_on,
-        method=job.method.name,
-        iterations=simulation.master.t,
-        virtual_seconds=simulation.time,
-        wall_seconds=seconds,
-        worker_gradients=int(simulation.gradients),
-        sample_passes=int(simulation.samples),
-        settings=job.settings,
-    )
 
 
 def evaluate(job: Job, simulation: simulator.Simulation) -> dict[str, Any]:

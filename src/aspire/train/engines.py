@@ -11,20 +11,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from torch import nn
 
 from aspire.problem import Site
 from aspire.runtimes import checkpoint, rundir
 from aspire.runtimes import log as events
-from aspire.runtimes.driver import TICK, Carrier, Drive, Driver, Engine, begin
+from aspire.runtimes.driver import TICK, Carrier, Driver, Engine, begin
 from aspire.runtimes.evaluation import evaluated_on, history_line
 from aspire.runtimes.metrics import scalars_of
 from aspire.runtimes.serve import Crew
 from aspire.runtimes.status import Board
 from aspire.train.job import Interrupted, Job, prepare
 from aspire.train.keeper import Keeper
-from aspire.train.run import Run
+from aspire.train.run import Run, outcome
 from aspire.types import Facts, Info, Method, Noted, Stepped
 
 logger = logging.getLogger("aspire")
@@ -223,32 +222,12 @@ class Course:
             for arrival in self.driver.carrier.receive(TICK):
                 self.driver.listen(arrival)
             self.turn()
-        run = _outcome(self.job, self.driver.state, self.history, self.evaluated_on, self.began)
+        seconds = time.perf_counter() - self.began
+        run = outcome(
+            self.job, self.driver.state, self.history, seconds, evaluated_on=self.evaluated_on
+        )
         if self.keeper.folder is not None:
             run.save_outcome(self.keeper.folder)
             checkpoint.clear(self.keeper.folder)
             self.board.show(self.driver, now=True, ended=True)
         return run
-
-
-def _outcome(job: Job, state: Drive, history: list[dict[str, Any]], on: str, began: float) -> Run:
-    last = history[-1]
-    return Run(
-        model=job.problem.flat.module(job.method.model(state.master)),
-        sites=job.problem.names,
-        weights=np.array(last["weights"]),
-        losses=np.array(last["losses"]),
-        accuracies=None if last["accuracies"] is None else np.array(last["accuracies"]),
-        worst_case_loss=last["worst_case_loss"],
-        planes=last["planes"],
-        stationarity=None,
-        history=history,
-        evaluated_on=on,
-        method=job.method.name,
-        iterations=state.master.t,
-        virtual_seconds=state.time,
-        wall_seconds=time.perf_counter() - began,
-        worker_gradients=int(state.gradients),
-        sample_passes=int(state.samples),
-        settings=job.settings,
-    )

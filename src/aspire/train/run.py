@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from torch import nn
 
 from aspire.runtimes import rundir
+from aspire.train.job import Job
 from aspire.types import Array
 
 
@@ -87,3 +88,44 @@ class Run:
         """Only what is known at the end."""
         rundir.write_model(folder / rundir.MODEL, self.model)
         rundir.write_json(folder / rundir.RESULT, self.result())
+
+
+class Ended(Protocol):
+    """What the simulator and the driver both know of a run."""
+
+    master: Any
+    time: float
+    gradients: float
+    samples: float
+
+
+def outcome(
+    job: Job,
+    ended: Ended,
+    history: list[dict[str, Any]],
+    seconds: float,
+    *,
+    evaluated_on: str,
+    gap: float | None = None,
+) -> Run:
+    """The last line of the history, and what it took to get there."""
+    last = history[-1]
+    return Run(
+        model=job.problem.flat.module(job.method.model(ended.master)),
+        sites=job.problem.names,
+        weights=np.array(last["weights"]),
+        losses=np.array(last["losses"]),
+        accuracies=None if last["accuracies"] is None else np.array(last["accuracies"]),
+        worst_case_loss=last["worst_case_loss"],
+        planes=last["planes"],
+        stationarity=gap,
+        history=history,
+        evaluated_on=evaluated_on,
+        method=job.method.name,
+        iterations=ended.master.t,
+        virtual_seconds=ended.time,
+        wall_seconds=seconds,
+        worker_gradients=int(ended.gradients),
+        sample_passes=int(ended.samples),
+        settings=job.settings,
+    )
