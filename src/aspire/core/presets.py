@@ -15,7 +15,6 @@ from aspire.core.schedules import (
     positive,
     robust_curvature,
 )
-from aspire.types import Array
 
 TINY = float(np.finfo(np.float64).tiny)
 
@@ -25,9 +24,12 @@ class Auto:
     """Rates from the problem's own scale; no number in it is meant to be tuned.
 
     kappa = c max_j u_j L_j;  eta_z = 1/(kappa n), the exact minimiser;  rho2 = kappa/4;
-    a_w = 1/(max(pi_j, q_j) L_j + kappa) / (1 + reports_j/T);
+    a_w = 1/(max(pi_j, q_j) L_j + kappa) / sqrt(1 + reports_j/T);
     rho1 = r |Q|/(n m), m the median of the last known losses;
     c1_t = s m (t+1)^(-1/2);  c2_t = e/kappa (t+1)^(-1/6);  k = max(5, n).
+    L_j is the probe's until checked steps say otherwise (`schedules.learn`); kappa and m follow
+    whenever the planes are revised. A network's start is flat: with kappa from there alone its
+    sites drift apart later, each into a minimum of its own.
     """
 
     coupling: float = 0.1  # c
@@ -53,14 +55,14 @@ class Auto:
 
     def constants(self, scale: Scale) -> Constants:
         curvature = robust_curvature(scale.curvature)
-        constants = {
+        return {
             "kappa": max(self.coupling * float((scale.upper * curvature).max()), TINY),
             "smoothness": max(float((scale.upper * curvature).sum()), TINY),
+            "level": max(float(np.median(scale.losses)), TINY),
         }
-        return self.relevelled(constants, scale.losses)
 
-    def relevelled(self, constants: Constants, losses: Array) -> Constants:
-        return {**constants, "level": max(float(np.median(losses)), TINY)}
+    def revised(self, constants: Constants, scale: Scale) -> Constants:
+        return self.constants(scale)
 
     def rates(self, constants: Constants, t: int, planes: int, n: int, active: int) -> Rates:
         kappa, level = constants["kappa"], constants["level"]
@@ -77,7 +79,8 @@ class Auto:
         self, constants: Constants, t: int, planes: int, n: int, member: Member
     ) -> float:
         full = 1.0 / (member.weight * member.curvature + constants["kappa"])
-        return full / (1.0 + member.reports / self.settle)
+        settled: float = (1.0 + member.reports / self.settle) ** 0.5
+        return full / settled
 
     def central_rates(self, constants: Constants, t: int, planes: int) -> tuple[float, Rates]:
         return 1.0 / constants["smoothness"], self.rates(constants, t, planes, 1, 1)
@@ -115,10 +118,10 @@ class Paper:
         return 1.0
 
     def constants(self, scale: Scale) -> Constants:
-        return self.relevelled({"kappa": self.kappa}, scale.losses)
+        return {"kappa": self.kappa, "level": float(np.median(scale.losses))}
 
-    def relevelled(self, constants: Constants, losses: Array) -> Constants:
-        return {**constants, "level": float(np.median(losses))}
+    def revised(self, constants: Constants, scale: Scale) -> Constants:
+        return {**constants, "level": float(np.median(scale.losses))}
 
     def rates(self, constants: Constants, t: int, planes: int, n: int, active: int) -> Rates:
         fade = (t + 1) ** (-1 / 6)
@@ -196,8 +199,8 @@ class Theorem1:
             "floor2": self.epsilon / (8 * n) ** 0.5,
         }
 
-    def relevelled(self, constants: Constants, losses: Array) -> Constants:
-        return {**constants, "level": float(np.median(losses))}
+    def revised(self, constants: Constants, scale: Scale) -> Constants:
+        return {**constants, "level": float(np.median(scale.losses))}
 
     def _fade(self, constants: Constants, t: int, which: int, power: float = 1 / 6) -> float:
         rho, floor = constants[f"rho{which}"], constants[f"floor{which}"]

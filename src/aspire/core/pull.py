@@ -39,6 +39,7 @@ class Pulls:
 
     length: Array  # usual |implied gradient| of each worker
     rate: Array  # a_w of the last task
+    kappa: Array  # of the last task
     weight: Array  # pi_j of the last task, not below a tenth of u_j
     rows: Tensor  # (at most PANEL, p) running means
     seat: Indices  # worker -> row, -1: none
@@ -50,7 +51,7 @@ def nothing(n: int, like: Tensor, *, coordinates: bool) -> Pulls:
     """Nobody has reported; `like` is one row."""
     panel = min(n, PANEL) if coordinates else 0
     return Pulls(
-        length=np.zeros(n), rate=np.ones(n), weight=np.ones(n),
+        length=np.zeros(n), rate=np.ones(n), kappa=np.ones(n), weight=np.ones(n),
         rows=torch.zeros((panel, len(like)), dtype=like.dtype, device=like.device),
         seat=np.full(n, -1), seen=np.zeros(panel, dtype=np.int64), median=like[:0].clone(),
     )  # fmt: skip
@@ -62,14 +63,14 @@ def column(values: Array, like: Tensor) -> Tensor:
 
 def implied(
     before: Tensor, after: Tensor, phi: Tensor, z: Tensor,
-    *, kappa: float, rate: Tensor, weight: Tensor, steps: int,
+    *, kappa: Tensor, rate: Tensor, weight: Tensor, steps: int,
 ) -> Tensor:  # fmt: skip
     """(11) solved for the gradient: ((w - w_new)/(K a_w) - kappa (w - z) + phi_j) / pi_j.
 
     Exact for one step and the z of the task; the z of now stands for it. Rows are workers.
     """
     moved = (before - after).div_(rate * steps)
-    return moved.add_(phi).sub_(before - z, alpha=kappa).div_(weight)
+    return moved.add_(phi).addcmul_(before - z, kappa, value=-1).div_(weight)
 
 
 def too_strong(pulls: Pulls, workers: Indices, gradients: Tensor, present: NDArray[np.bool_],

@@ -12,10 +12,14 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from aspire.types import Array
 
 Constants = Mapping[str, float]
+
+
+STEEPER, EASE_OFF = 1.5, 0.8  # L_j rises to a curvature above 1.5 L_j, else it falls to 0.8 L_j
 
 
 @dataclass(frozen=True)
@@ -97,8 +101,8 @@ class Preset(Protocol):
     def constants(self, scale: Scale) -> Constants:
         """What stays: `kappa`, and whatever else the preset needs."""
 
-    def relevelled(self, constants: Constants, losses: Array) -> Constants:
-        """The constants after another look at the losses, each time the planes are revised."""
+    def revised(self, constants: Constants, scale: Scale) -> Constants:
+        """The constants after another look at the sites, each time the planes are revised."""
 
     def rates(self, constants: Constants, t: int, planes: int, n: int, active: int) -> Rates:
         """Of the step t -> t + 1 with n workers present, `active` of them in Q."""
@@ -115,6 +119,20 @@ class Preset(Protocol):
 def robust_curvature(curvature: Array) -> Array:
     """L_j capped at 10 times the median, so that one site cannot set the constants alone."""
     return np.minimum(curvature, 10.0 * float(np.median(curvature)))
+
+
+def learn(
+    known: Array, first: Array, present: NDArray[np.bool_], workers: NDArray[np.int64], found: Array
+) -> None:
+    """L_j after checked steps, in place: what they found where that is much steeper than was known,
+    at most 10 medians; elsewhere a little flatter, but not below the probe's. found < 0: unchecked.
+    """
+    steep = found > STEEPER * known[workers]
+    fine = workers[(found >= 0) & ~steep]
+    known[fine] = np.maximum(first[fine], EASE_OFF * known[fine])
+    for j, new in zip(workers[steep], found[steep], strict=True):
+        most = 10.0 * float(np.median(known[present]))
+        known[j] = max(float(known[j]), min(float(new), most))
 
 
 def positive(**values: float) -> None:

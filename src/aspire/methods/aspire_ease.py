@@ -209,7 +209,8 @@ def init(rules: Rules, facts: Facts, seed: int) -> tuple[Master, list[Task]]:
         t=0, z=z, average=z, w=rows, phi=torch.zeros_like(rows),
         sum_w=torch.zeros_like(z), sum_phi=torch.zeros_like(z), h=0.0,
         planes=planes.only(everybody.nominal(), nothing), f=nothing.copy(),
-        curvature=np.full(n, np.nan), slope=nothing.copy(), prior=everybody.nominal(),
+        curvature=np.full(n, np.nan), first=nothing.copy(), slope=nothing.copy(),
+        prior=everybody.nominal(),
         present=np.zeros(n, dtype=bool), last=np.full(n, -1), task=np.full(n, -1),
         probing=np.zeros(n, dtype=bool), draws=np.zeros(n, dtype=np.int64),
         upper=nothing.copy(), uncertainty=everybody,
@@ -259,7 +260,7 @@ def receive(
     master.probing[j] = False
     master.draws[j] += 1
     master.f[j] = report.scalars["loss"]
-    master.curvature[j] = report.scalars.get("curvature", 0.0)
+    master.curvature[j] = master.first[j] = report.scalars.get("curvature", 0.0)
     master.slope[j] = master.pulls.length[j] = report.scalars.get("slope", 0.0)
     if master.started:
         admit(rules, master, j, infos)

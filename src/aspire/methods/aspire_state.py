@@ -50,7 +50,8 @@ class Master:
     h: float
     planes: planes.Planes
     f: Array  # last known losses
-    curvature: Array
+    curvature: Array  # L_j
+    first: Array  # L_j of the probe
     slope: Array
     prior: Array
     present: NDArray[np.bool_]

@@ -12,13 +12,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from aspire.core import equations, planes, pull, stationarity
-from aspire.core.schedules import Rates
+from aspire.core.schedules import Rates, learn
 from aspire.methods.aspire_state import (
     Master,
     Rules,
     issue,
     rates_of,
     rebuild_sums,
+    scale,
     worker_rate,
 )
 from aspire.types import Array, Info, Noted, Report, Stepped, Task
@@ -103,12 +104,12 @@ def dual_step(rules: Rules, master: Master, reports: list[Report], rates: Rates)
 
 
 def learn_scale(master: Master, reports: list[Report]) -> None:
-    """A steeper L_j than was known, at most 10 medians, counts from now on."""
-    for report in reports:
-        j, found = report.worker, report.scalars.get("curvature", 0.0)
-        if found and found > master.curvature[j]:
-            most = 10.0 * float(np.median(master.curvature[master.present]))
-            master.curvature[j] = max(float(master.curvature[j]), min(found, most))
+    """L_j of those whose step was checked."""
+    checked = [r for r in reports if "curvature" in r.scalars]
+    if checked:
+        workers = np.array([r.worker for r in checked])
+        found = np.array([r.scalars["curvature"] for r in checked])
+        learn(master.curvature, master.first, master.present, workers, found)
 
 
 def revise_planes(rules: Rules, master: Master, lam_before: Array, infos: list[Info]) -> None:
@@ -116,9 +117,8 @@ def revise_planes(rules: Rules, master: Master, lam_before: Array, infos: list[I
     due = (master.t + 1) % rules.preset.every(master.n) == 0
     if not due or master.t >= (rules.plane_iterations or math.inf):
         return
-    f = master.f[master.present]
-    master.constants = rules.preset.relevelled(master.constants, f)
-    worst = master.uncertainty.worst_case(f)
+    master.constants = rules.preset.revised(master.constants, scale(rules, master))
+    worst = master.uncertainty.worst_case(master.f[master.present])
     before = len(master.planes)
     master.planes = planes.ease(
         master.planes, lam_before, master.f, planes.spread(worst, master.present),
@@ -146,12 +146,12 @@ def held_back(
     rules: Rules, master: Master, workers: NDArray[np.int64], w: Tensor, infos: list[Info]
 ) -> tuple[Tensor, Held]:
     """The reported rows within the bounds of core.pull, and what was done to them."""
-    pulls, kappa, z = master.pulls, master.constants["kappa"], master.z.to(w.dtype)
+    pulls, z = master.pulls, master.z.to(w.dtype)
     index, told = torch.from_numpy(workers).to(w.device), w
     gradients = pull.implied(
-        master.w.index_select(0, index), w, master.phi.index_select(0, index), z, kappa=kappa,
-        rate=pull.column(pulls.rate[workers], w), weight=pull.column(pulls.weight[workers], w),
-        steps=rules.local_steps,
+        master.w.index_select(0, index), w, master.phi.index_select(0, index), z,
+        kappa=pull.column(pulls.kappa[workers], w), rate=pull.column(pulls.rate[workers], w),
+        weight=pull.column(pulls.weight[workers], w), steps=rules.local_steps,
     )  # fmt: skip
     far, most = np.zeros(len(workers), dtype=bool), None
     if rules.pull_bound is not None:
@@ -162,7 +162,7 @@ def held_back(
             pull.refresh(pulls, master.n)
         if len(pulls.median):
             most = pull.column(rules.coordinate_bound * master.upper[workers], w) * pulls.median
-            w = z + pull.within(w - z, most / kappa)
+            w = z + pull.within(w - z, most / master.constants["kappa"])
     if far.any():
         w[torch.from_numpy(far).to(w.device)] = z
         infos.append(Noted(master.t, f"pulls too hard, put back: workers {workers[far]}"))
@@ -190,7 +190,7 @@ def step_tasks(
             vectors["w"] = master.w[j].clone()
         rate = worker_rate(rules, master, j, pi[row])
         if rules.bounded:
-            master.pulls.rate[j] = rate
+            master.pulls.rate[j], master.pulls.kappa[j] = rate, kappa
             master.pulls.weight[j] = max(pi[row], 0.1 * float(master.upper[j]), TINY)
         scalars = {"pi": pi[row], "kappa": kappa, "rate": rate}
         tasks.append(issue(master, j, "step", vectors, scalars))

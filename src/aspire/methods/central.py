@@ -140,15 +140,17 @@ class Rules:
         master.f = np.array([r.scalars["loss"] for r in reports])
         master.curvature = np.array([r.scalars.get("curvature", 0.0) for r in reports])
         master.slope = np.array([r.scalars.get("slope", 0.0) for r in reports])
-        scale = Scale(
-            master.f, master.curvature, master.slope, master.uncertainty.upper(),
-            self.max_planes or 50, None,
-        )  # fmt: skip
-        master.constants = self.preset.constants(scale)
+        master.constants = self.preset.constants(self.scale(master))
         master.planes = planes.only(master.uncertainty.nominal(), master.f)
         c1 = self.preset.central_rates(master.constants, 0, 1)[1].c1
         master.h = min(max(float(master.planes.F[0]) - c1, 0.0), self.preset.limits.a2)
         infos.append(Noted(0, "started"))
+
+    def scale(self, master: Master) -> Scale:
+        upper = master.uncertainty.upper()
+        return Scale(
+            master.f, master.curvature, master.slope, upper, self.max_planes or 50, None
+        )  # fmt: skip
 
     def step(self, master: Master, reports: list[Report], infos: list[Info]) -> None:
         """(D.8)-(D.9) at the w that was just evaluated, EASE, then (D.7): the next w.
@@ -184,7 +186,7 @@ class Rules:
             )
         master.planes = planes.Planes(A.P, lam, F)
         if (t + 1) % self.preset.every(1) == 0 and t < (self.plane_iterations or math.inf):
-            master.constants = self.preset.relevelled(master.constants, master.f)
+            master.constants = self.preset.revised(master.constants, self.scale(master))
             worst = master.uncertainty.worst_case(master.f)
             master.planes = planes.ease(
                 master.planes, A.lam, master.f, worst, most=self.max_planes, drop=self.drop,

@@ -13,6 +13,7 @@ from aspire import batches, sites
 from aspire.types import Local, Report, Task
 
 PASSES = 3  # a gradient costs three passes over its samples, a loss one
+EARLY = frozenset(int(1.25**k) for k in range(25))  # reports whose step is checked
 OVERSHOOT = 1.5  # a_w s of a step that is too long; 2 would swing for ever
 
 
@@ -86,12 +87,13 @@ def lengths(x: Tensor) -> Tensor:
 def checked_step(
     before: Tensor, after: Tensor, gradient: Tensor, again: Tensor, task: Task
 ) -> tuple[Tensor, float]:
-    """The step (11) once more, and the curvature L_j that it revealed where it went too far.
+    """The step (11) once more, and the curvature of f_j along it, 0 where that is not positive.
 
     With d = after - before and s = pi d . (again - gradient) / |d|^2 + kappa, where `again` is the
     gradient at `after` on the same batch, a step with a_w s > 1.5 goes too far: it is cut to the
     minimiser on the line, d/(a_w s).
-    A start where the loss is flat hides the curvature that the probe looks for; this finds it.
+    A start where the loss is flat hides the curvature that the probe looks for; this finds it,
+    and it follows the curvature along the way (`schedules.learn`).
     """
     step = after - before
     length = float(step.double().square().sum())
@@ -100,14 +102,14 @@ def checked_step(
         return after, 0.0
     bend = float((again - gradient).double() @ step.double()) / length
     overshoot = rate * (pi * bend + kappa)
-    if not overshoot > OVERSHOOT:
-        return after, 0.0
-    return before + step / overshoot, bend
+    if overshoot > OVERSHOOT:
+        after = before + step / overshoot
+    return after, max(bend, 0.0)
 
 
 def check_is_due(reports: int) -> bool:
     """At the first reports in ever larger gaps, then at every fiftieth: about 2 % of them."""
-    return reports % 50 == 0 or (reports < 50 and reports & (reports - 1) == 0)
+    return reports % 50 == 0 or reports in EARLY
 
 
 def loss_is_due(local: Local, draws: int, local_steps: int) -> bool:

@@ -160,12 +160,12 @@ class Engine:
         s.evaluate.send([desk.hands[j] for j in desk.waiting], desk.workers)
         desk.waiting.clear()
         desk.settle(s.evaluate)
-        flight = Flight(torch.empty_like(m.w), m.f.copy(), np.zeros(self.n))
+        flight = Flight(torch.empty_like(m.w), m.f.copy(), np.full(self.n, -1.0))
         for j in range(self.n):
             report = desk.known[j][1]
             flight.w[j] = report.vectors["w"]
             flight.loss[j] = report.scalars.get("loss", m.f[j])
-            flight.curvature[j] = report.scalars.get("curvature", 0.0)
+            flight.curvature[j] = report.scalars.get("curvature", -1.0)
         return flight
 
     def leave(self) -> None:

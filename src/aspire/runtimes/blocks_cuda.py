@@ -20,6 +20,7 @@ from torch import Tensor
 from aspire import batches
 from aspire.core.planes import Planes
 from aspire.core.presets import Auto
+from aspire.core.schedules import EASE_OFF, STEEPER
 from aspire.methods.aspire_state import Master, Rules
 from aspire.methods.worker import OVERSHOOT
 from aspire.problem import Problem
@@ -144,19 +145,12 @@ class Card:
         for part, value in zip(parts, values, strict=False):
             part.copy_(torch.from_numpy(value))
         self.height.fill_(m.h)
-        rates = self.rules.preset.rates(m.constants, m.t, 1, self.n, self.S)
         self.fixed = self._put(
-            [
-                m.constants["kappa"],
-                rates.eta_z,
-                rates.rho2,
-                self.settle,
-                self.decay,
-                OVERSHOOT,
-            ],
+            [*self._coupling(), self.settle, self.decay, OVERSHOOT, STEEPER, EASE_OFF],
             torch.float64,
         )
         self.prior = self._put(m.prior, torch.float64)
+        self.least = self._put(m.first, torch.float64)
         self.P, self.planes = self._new(M, n), self._new(1, dtype=torch.int64)
         self.multipliers = digest.multipliers(self.p, str(self.device))
 
@@ -213,6 +207,13 @@ class Card:
         self.lam[: len(A)] = torch.from_numpy(A.lam)
         self.F[: len(A)] = torch.from_numpy(A.F)
         self.planes.fill_(len(A))
+        self.fixed[:3].copy_(torch.tensor(self._coupling(), dtype=torch.float64))
+
+    def _coupling(self) -> tuple[float, float, float]:
+        """kappa, eta_z and rho2; kappa follows the curvatures whenever the planes are revised."""
+        m = self.master
+        rates = self.rules.preset.rates(m.constants, m.t, 1, self.n, self.S)
+        return m.constants["kappa"], rates.eta_z, rates.rho2
 
     def rebuild(self) -> None:
         self.master.sum_w.copy_(self.master.w.sum(0, dtype=torch.float64))
@@ -313,9 +314,10 @@ class Card:
 
     def _dual(self, i: int) -> None:
         kernels_step.dual[(1,)](
-            self.f, self.told, self.curvature, self.revealed, self.P, self.lam, self.before,
+            self.f, self.told, self.curvature, self.least, self.revealed, self.P, self.lam,
+            self.before,
             self.F, self.height, self.planes, self.slots[i, WORKERS], self.tuned[i],
-            self.found[i], self.multipliers, self.n, self.S, M=PLANES,
+            self.found[i], self.multipliers, self.fixed, self.n, self.S, M=PLANES,
             R=min(256, self.tile), num_warps=16 if self.tile > 64 else 8,
         )  # fmt: skip
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from aspire import sites
 from aspire.core import equations
 from aspire.core.planes import Planes
-from aspire.core.schedules import Member
+from aspire.core.schedules import Member, learn
 from aspire.methods.aspire_state import Master, Rules, rebuild_sums
 from aspire.methods.worker import checked_step
 from aspire.problem import Problem
@@ -44,7 +44,7 @@ class Flight:
 
     w: Tensor  # (N, p)
     loss: Array  # the last known one where none is reported
-    curvature: Array  # 0 where none was revealed
+    curvature: Array  # what the check found; -1 where there was none
 
 
 class Rows:
@@ -100,10 +100,7 @@ class Rows:
         self.lam_before = m.planes.lam
         lam, m.h = equations.lam_simplex_step(m.planes.lam, F, c1=c1, rate=rho1)
         m.planes = Planes(m.planes.P, lam, F)
-        steeper = self.flight.curvature[workers] > m.curvature[workers]
-        for j in workers[steeper]:
-            most = 10.0 * float(np.median(m.curvature))
-            m.curvature[j] = max(m.curvature[j], min(self.flight.curvature[j], most))
+        learn(m.curvature, m.first, m.present, workers, self.flight.curvature[workers])
 
     def hand(self, i: int) -> None:
         """v_j, pi_j and a_w for Q, then (11), its check and its loss where they are due."""
@@ -118,7 +115,7 @@ class Rows:
             w, gradient, v, pi=_column(pi, w), kappa=torch.tensor(kappa, dtype=w.dtype),
             rate=_column(rate, w), limit=np.inf,
         )  # fmt: skip
-        self.flight.curvature[workers] = 0.0
+        self.flight.curvature[workers] = -1.0
         due = np.flatnonzero(self.plan.checks[i])
         if len(due):
             again = self._gradients(workers[due], after[due], draws[due])

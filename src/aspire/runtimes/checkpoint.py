@@ -28,7 +28,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 logger = logging.getLogger("aspire")
-FOLDER, FORMAT, KEPT = "checkpoints", "1", 3
+FOLDER, FORMAT, KEPT = "checkpoints", "2", 3
 Tensors = dict[str, Tensor]
 
 

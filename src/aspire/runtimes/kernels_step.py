@@ -5,8 +5,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-# Where the numbers that never change lie: float arguments would arrive as float32.
-KAPPA, ETA_Z, RHO2, SETTLE, DECAY, MOST = (tl.constexpr(i) for i in range(6))
+# Where the numbers of all steps lie: float arguments would arrive as float32.
+KAPPA, ETA_Z, RHO2, SETTLE, DECAY, MOST, STEEPER, EASE_OFF = (tl.constexpr(i) for i in range(8))
 
 # ---------------------------------------------------------------- absorb
 
@@ -79,8 +79,8 @@ def _kth(values, n, k, B: tl.constexpr):
 
 @triton.jit
 def dual(
-    f, told, curvature, revealed, P, lam, before, F, height, planes, workers, numbers, digests,
-    multipliers, n, S, M: tl.constexpr, R: tl.constexpr,
+    f, told, curvature, least, revealed, P, lam, before, F, height, planes, workers, numbers,
+    digests, multipliers, fixed, n, S, M: tl.constexpr, R: tl.constexpr,
 ):  # fmt: skip
     """The losses of Q, F = P f, (14) on the simplex, and the curvatures that checks revealed."""
     c1 = tl.load(numbers)
@@ -98,9 +98,14 @@ def dual(
         at = plane[:, None] * n + j[None, :]
         part = tl.load(P + at, mask=live[:, None] & (k < S)[None, :], other=0.0)
         value += tl.sum(part * change[None, :], 1)
-        found = tl.load(revealed + j, mask=k < S, other=0.0)
+        found = tl.load(revealed + j, mask=k < S, other=-1.0)
         known = tl.load(curvature + j, mask=k < S, other=0.0)
-        steeper += tl.sum((found > known).to(tl.int32), 0)
+        steep = found > tl.load(fixed + STEEPER) * known
+        steeper += tl.sum(((k < S) & steep).to(tl.int32), 0)
+        flatter = tl.maximum(tl.load(least + j), tl.load(fixed + EASE_OFF) * known)
+        fine = (k < S) & (found >= 0) & ~steep
+        tl.store(curvature + j, flatter, mask=fine)
+        tl.store(revealed + j, -1.0, mask=fine)
         bits = new.to(tl.int64, bitcast=True) * tl.load(multipliers)
         bits += found.to(tl.int64, bitcast=True) * tl.load(multipliers + 1)
         tl.atomic_add(digests + k, bits, mask=k < S, sem="relaxed")
@@ -120,7 +125,7 @@ def dual(
             j = tl.load(workers + k)
             found = tl.load(revealed + j)
             known = tl.load(curvature + j)
-            if found > known:
+            if found >= 0:
                 low = _kth(curvature, n, (n - 1) // 2, 256)
                 most = 5.0 * (low + _kth(curvature, n, n // 2, 256))
                 tl.store(curvature + j, tl.maximum(known, tl.minimum(found, most)))
@@ -144,10 +149,10 @@ def hand(
     part = tl.load(P + plane * n + j, mask=live, other=0.0)
     pi = tl.sum(part * tl.load(lam + plane, mask=live, other=0.0), 0)
     full = tl.maximum(pi, tl.load(prior + j)) * tl.load(curvature + j) + kappa
-    rate = 1.0 / full / (1.0 + tl.load(draws + k).to(tl.float64) / tl.load(fixed + SETTLE))
+    rate = 1.0 / full / tl.sqrt(1.0 + tl.load(draws + k).to(tl.float64) / tl.load(fixed + SETTLE))
     tl.store(pis + k, pi)
     tl.store(rates + k, rate)
-    tl.store(revealed + j, 0.0)
+    tl.store(revealed + j, -1.0)
     pi, rate, pull = pi.to(tl.float32), rate.to(tl.float32), kappa.to(tl.float32)
     for first in range(0, p, B):
         at = first + tl.arange(0, B)
@@ -166,6 +171,7 @@ def check(r, w, g, again, revealed, pis, rates, workers, flags, fixed, p, B: tl.
     if tl.load(flags + k) == 0:
         return
     j = tl.load(workers + k)
+    tl.store(revealed + j, 0.0)
     length = tl.zeros((B,), dtype=tl.float64)
     bend = tl.zeros((B,), dtype=tl.float64)
     for first in range(0, p, B):
@@ -181,9 +187,9 @@ def check(r, w, g, again, revealed, pis, rates, workers, flags, fixed, p, B: tl.
     total = tl.sum(length, 0)
     if (total > 0) & (pi > 0):
         found = tl.sum(bend, 0) / total
+        tl.store(revealed + j, tl.maximum(found, 0.0))
         over = tl.load(rates + k) * (pi * found + tl.load(fixed + KAPPA))
         if over > tl.load(fixed + MOST):
-            tl.store(revealed + j, found)
             for first in range(0, p, B):
                 at = first + tl.arange(0, B)
                 inside = at < p

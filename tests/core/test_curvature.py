@@ -1,0 +1,59 @@
+"""What checked steps teach of the curvatures L_j, and what follows from them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from aspire.core.presets import Auto
+from aspire.core.schedules import Scale, learn
+from aspire.methods.worker import check_is_due
+
+
+def after(known: list[float], first: list[float], told: dict[int, float]) -> list[float]:
+    now, everybody = np.array(known, dtype=float), np.ones(len(known), dtype=bool)
+    workers, found = np.array(list(told)), np.array(list(told.values()))
+    learn(now, np.array(first, dtype=float), everybody, workers, found)
+    return now.tolist()
+
+
+def test_a_much_steeper_step_counts_at_once():
+    assert after([1, 1, 1], [1, 1, 1], {1: 4.0}) == [1, 4, 1]
+
+
+def test_where_the_step_was_fine_the_curvature_eases_off_to_the_probes():
+    assert after([5, 1.1, 2], [1, 1, 1], {0: 0.0, 1: 0.5}) == [4, 1, 2]
+    assert after([5, 2, 2], [1, 1, 1], {0: 7.0}) == [4, 2, 2], "less than half as steep again"
+
+
+def test_no_more_than_ten_medians_and_nothing_where_nobody_looked():
+    assert after([1, 1, 2], [1, 1, 1], {2: 1e9}) == [1, 1, 10]
+    assert after([3, 3, 3], [1, 1, 1], {0: -1.0}) == [3, 3, 3]
+
+
+def test_the_order_of_the_reports_does_not_matter():
+    told = {0: 50.0, 1: 0.0, 2: 90.0, 3: 0.0}
+    turned = dict(reversed(told.items()))
+    first = [1.0, 1.0, 1.0, 1.0, 1.0]
+    one = after([4, 4, 4, 4, 4], first, told)
+    assert one == after([4, 4, 4, 4, 4], first, turned)
+    assert one[1] == one[3] == pytest.approx(3.2)
+
+
+def test_kappa_follows_the_curvatures():
+    auto = Auto()
+
+    def scale(curvature: list[float]) -> Scale:
+        return Scale(np.ones(3), np.array(curvature), np.ones(3), np.full(3, 0.5), 50, None)
+
+    start = auto.constants(scale([1, 2, 3]))
+    later = auto.revised(start, scale([1, 2, 12]))
+    assert later["kappa"] == pytest.approx(4 * start["kappa"])
+    assert auto.revised(later, scale([1, 2, 3])) == start
+
+
+def test_steps_are_checked_often_at_first_and_then_at_every_fiftieth():
+    due = [n for n in range(2000) if check_is_due(n)]
+    assert due[:8] == [0, 1, 2, 3, 4, 5, 7, 9]
+    assert max(np.diff(due)) == 50
+    assert len(due) < 0.04 * 2000
