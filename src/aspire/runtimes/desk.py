@@ -132,5 +132,5 @@ def _even(items: list[Any], most: int) -> list[list[Any]]:
     """As few parts as `most` items each allow, an even number of them if several, all alike."""
     parts = -(-len(items) // most)
     parts += parts > 1 and parts % 2
-    size = -(-len(items) // parts)
+    size = max(1, -(-len(items) // max(1, parts)))
     return [items[i : i + size] for i in range(0, len(items), size)]
