@@ -10,8 +10,13 @@ import click
 @click.command("report")
 @click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
 @click.option("--out", type=click.Path(path_type=Path), help="The page (default: DIR/report.html).")
-def report_command(directory: Path, out: Path | None) -> None:
+@click.option("--tables", is_flag=True, help="Print the tables as Markdown instead.")
+def report_command(directory: Path, out: Path | None, tables: bool) -> None:
     """Make one self-contained HTML page of the experiments in DIR; no scripts, no network."""
     from aspire.experiments.page import write
+    from aspire.experiments.tables import markdown
 
-    click.echo(f"Page: {write(directory, out or directory / 'report.html')}")
+    if tables:
+        click.echo(markdown(directory))
+    else:
+        click.echo(f"Page: {write(directory, out or directory / 'report.html')}")
