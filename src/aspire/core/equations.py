@@ -51,7 +51,7 @@ def worker_step(
     rows of w, gradient and v with columns of pi, kappa and rate.
     """
     slope = torch.mul(gradient, pi).addcmul_(w, kappa).sub_(v)
-    return clip(torch.addcmul(w, slope, rate, value=-1.0), limit)
+    return clip(torch.addcmul(w, slope, rate, value=-1.0, out=slope), limit)
 
 
 def z_step(

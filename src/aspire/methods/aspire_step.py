@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from aspire import sites
 from aspire.core import equations, planes, pull, stationarity
 from aspire.core.schedules import Rates
 from aspire.methods.aspire_state import (
@@ -44,7 +45,7 @@ def step(rules: Rules, master: Master, tasks: list[Task], infos: list[Info]) -> 
     workers = np.array(members, dtype=np.int64)
     index = torch.from_numpy(workers).to(master.w.device)
     rates = rates_of(rules, master, len(workers))
-    w, held, moved = stacked([report.vectors["w"] for report in reports]), None, None
+    w, held, moved = sites.stacked([report.vectors["w"] for report in reports]), None, None
     if rules.bounded:
         w, held, moved = held_back(rules, master, workers, w, infos)
     lam_before = dual_step(rules, master, reports, rates)
@@ -59,11 +60,6 @@ def step(rules: Rules, master: Master, tasks: list[Task], infos: list[Info]) -> 
     if master.t % max(1000, 10 * len(master.f)) == 0:
         rebuild_sums(master)
     tasks.extend(step_tasks(rules, master, workers, v, resend=moved))
-
-
-def stacked(rows: list[Tensor]) -> Tensor:
-    """Rows in one tensor; a single one is not copied, and must not be written to."""
-    return rows[0][None] if len(rows) == 1 else torch.stack(rows)
 
 
 def dual_step(rules: Rules, master: Master, reports: list[Report], rates: Rates) -> Array:
@@ -119,10 +115,7 @@ def held_back(
     """The reported rows within the bounds of core.pull, what was done, and whose w_j it moved."""
     told, most, far = w, None, np.zeros(len(workers), dtype=bool)
     if rules.pull_bound is not None:
-        squares = sum(
-            pull.lengths(g).square() for g in implied_gradients(rules, master, workers, w)
-        )
-        lengths = torch.as_tensor(squares).sqrt().cpu().numpy()
+        lengths = implied_lengths(rules, master, workers, w)
         far = pull.too_strong(master.pulls, workers, lengths, master.present, rules.pull_bound)
     if rules.coordinate_bound is not None:
         w, most = within_coordinates(rules, master, workers, w)
@@ -132,6 +125,13 @@ def held_back(
         infos.append(Noted(master.t, f"pulls too hard, put back: workers {workers[far]}"))
     moved = far if most is None else (w != told).any(1).cpu().numpy()
     return w, Held(torch.from_numpy(far).to(w.device), bool(far.any()), most), moved
+
+
+def implied_lengths(rules: Rules, master: Master, workers: NDArray[np.int64], w: Tensor) -> Array:
+    """|g_j| of what they imply; of several blocks from the squares."""
+    found = [pull.lengths(g) for g in implied_gradients(rules, master, workers, w)]
+    total = found[0] if len(found) == 1 else torch.stack(found).square().sum(0).sqrt()
+    return np.asarray(total.cpu().numpy())
 
 
 def implied_gradients(
