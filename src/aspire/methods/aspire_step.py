@@ -43,7 +43,6 @@ def step(rules: Rules, master: Master, tasks: list[Task], infos: list[Info]) -> 
     members = sorted(master.pending)
     reports = [master.pending[j] for j in members]
     workers = np.array(members, dtype=np.int64)
-    index = torch.from_numpy(workers).to(master.w.device)
     rates = rates_of(rules, master, len(workers))
     w, held, moved = sites.stacked([report.vectors["w"] for report in reports]), None, None
     if rules.bounded:
@@ -51,7 +50,7 @@ def step(rules: Rules, master: Master, tasks: list[Task], infos: list[Info]) -> 
     lam_before = dual_step(rules, master, reports, rates)
     learn_scale(master, reports)
     share = rules.preset.averaging(master.t)
-    v = move(master, index, w, held, rates, rules.preset.limits, share=share)
+    v = move(master, workers, w, held, rates, rules.preset.limits, share=share)
     revise_planes(rules, master, lam_before, infos)
     master.last[workers] = master.t
     infos.append(Stepped(master.t, tuple(members)))
@@ -138,9 +137,9 @@ def implied_gradients(
     rules: Rules, master: Master, workers: NDArray[np.int64], w: Tensor
 ) -> Iterator[Tensor]:
     """What these reports say of the gradients, in blocks of columns."""
-    index, kappa = torch.from_numpy(workers).to(w.device), master.constants["kappa"]
+    kappa = master.constants["kappa"]
     rate, weight = (pull.column(x[workers], w) for x in (master.pulls.rate, master.pulls.weight))
-    rows = rows_at(master.w, index), rows_at(master.phi, index)
+    rows = rows_at(master.w, workers), rows_at(master.phi, workers)
     for before, phi, after, z in blocks(len(w), *rows, w, master.z):
         yield pull.implied(
             before, after, phi, z.to(w.dtype),

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from aspire.core import equations, pull
+from aspire.core.pull import Indices
 from aspire.core.schedules import Limits, Rates
 from aspire.methods.aspire_state import Master
 
@@ -45,16 +46,16 @@ def blocks(rows: int, *vectors: Tensor) -> Iterator[tuple[Tensor, ...]]:
 
 
 def move(
-    master: Master, index: Tensor, w: Tensor, held: Held | None, rates: Rates, limits: Limits,
+    master: Master, workers: Indices, w: Tensor, held: Held | None, rates: Rates, limits: Limits,
     *, share: float,
 ) -> Tensor:  # fmt: skip
-    """w_j as reported, (12), (15) and the average, for the workers at `index`; returns their v_j.
+    """w_j as reported, (12), (15) and the average, for these workers; returns their v_j.
 
     The old vectors are overwritten. `share` is what the new z weighs in the average.
     """
     own_vectors(master, w.dtype)
     kappa, most = master.constants["kappa"], w if held is None or held.most is None else held.most
-    v, rows = torch.empty_like(w), (rows_at(master.w, index), rows_at(master.phi, index))
+    v, rows = torch.empty_like(w), (rows_at(master.w, workers), rows_at(master.phi, workers))
     vectors = (master.z, master.average, master.sum_w, master.sum_phi)
     for old_w, old_phi, new, top, out, z, average, sum_w, sum_phi in blocks(
         len(w), *rows, w, most, v, *vectors
@@ -73,16 +74,17 @@ def move(
         average.copy_(z) if share >= 1 else average.lerp_(z, share)
         torch.add(phi, short, alpha=kappa, out=out)
     if len(w) > 1:
+        index = torch.from_numpy(workers).to(w.device)
         master.w.index_copy_(0, index, rows[0])
         master.phi.index_copy_(0, index, rows[1])
     return v
 
 
-def rows_at(matrix: Tensor, index: Tensor) -> Tensor:
+def rows_at(matrix: Tensor, workers: Indices) -> Tensor:
     """One row where it lies, or a copy of several."""
-    if len(index) == 1:
-        return matrix.narrow(0, int(index), 1)
-    return matrix.index_select(0, index)
+    if len(workers) == 1:
+        return matrix.narrow(0, int(workers[0]), 1)
+    return matrix.index_select(0, torch.from_numpy(workers).to(matrix.device))
 
 
 def add_change(total: Tensor, new: Tensor, old: Tensor) -> None:
