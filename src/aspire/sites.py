@@ -204,11 +204,16 @@ def gradients(locals_: Sequence[Local], w: Tensor, draws: Sequence[int]) -> Tens
     rows = [
         w[r] if r in together else local.gradient(w[r], draws[r]) for r, local in enumerate(locals_)
     ]
-    found = torch.stack(rows)
+    found = torch.stack(rows) if together else stacked(rows)
     if together:
         sites = [cast(Site, locals_[r]) for r in together]
         found[together] = _pooled_gradients(sites, found[together], [draws[r] for r in together])
     return found
+
+
+def stacked(rows: Sequence[Tensor]) -> Tensor:
+    """Rows in one tensor; a single one is not copied, so nobody may write to it."""
+    return rows[0].unsqueeze(0) if len(rows) == 1 else torch.stack(list(rows))
 
 
 def _pooled_gradients(sites: Sequence[Site], w: Tensor, draws: Sequence[int]) -> Tensor:

@@ -51,18 +51,27 @@ def worker_step(
     rows of w, gradient and v with columns of pi, kappa and rate.
     """
     slope = torch.mul(gradient, pi).addcmul_(w, kappa).sub_(v)
-    return clip(torch.addcmul(w, slope, rate, value=-1.0), limit)
+    return clip(torch.addcmul(w, slope, rate, value=-1.0, out=slope), limit)
 
 
 def z_step(
-    z: Tensor, sum_phi: Tensor, sum_w: Tensor, *, n: int, kappa: float, rate: float, limit: float
+    z: Tensor,
+    sum_phi: Tensor,
+    sum_w: Tensor,
+    *,
+    n: int,
+    kappa: float,
+    rate: float,
+    limit: float,
+    out: Tensor | None = None,
 ) -> Tensor:
     """(12)  z <- clip(z - eta_z (sum_j phi_j + kappa sum_j (z - w_j)), a1), over all n workers.
 
-    With eta_z = 1/(kappa n) this is the exact minimiser over z.
+    With eta_z = 1/(kappa n) this is the exact minimiser over z. `out` may be z itself.
     """
     slope = torch.add(sum_phi, z, alpha=kappa * n).sub_(sum_w, alpha=kappa)
-    return clip(torch.sub(z, slope, alpha=rate), limit)
+    out = torch.sub(z, slope, alpha=rate, out=out)
+    return out if math.isinf(limit) else out.clamp_(-limit, limit)
 
 
 def h_step(h: float, lam: Array, *, rate: float, limit: float) -> float:

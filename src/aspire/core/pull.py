@@ -73,11 +73,23 @@ def implied(
     return moved.add_(phi).addcmul_(before - z, kappa, value=-1).div_(weight)
 
 
-def too_strong(pulls: Pulls, workers: Indices, gradients: Tensor, present: NDArray[np.bool_],
+def lengths(gradients: Tensor) -> Tensor:
+    """|g_j| of every row, in float64."""
+    found: Tensor = torch.linalg.vector_norm(gradients, dim=1, dtype=torch.float64)
+    return found
+
+
+def median(x: Array) -> float:
+    """numpy's, which takes ten times as long for a few numbers."""
+    ordered: list[float] = np.sort(x).tolist()
+    half = len(x) // 2
+    return ordered[half] if len(x) % 2 else 0.5 * (ordered[half - 1] + ordered[half])
+
+
+def too_strong(pulls: Pulls, workers: Indices, lengths: Array, present: NDArray[np.bool_],
                bound: float) -> NDArray[np.bool_]:  # fmt: skip
     """Whose implied gradient is longer than `bound` median ones; their lengths are learnt."""
-    lengths = torch.linalg.vector_norm(gradients, dim=1, dtype=torch.float64).cpu().numpy()
-    most = bound * float(np.median(pulls.length[present]))
+    most = bound * median(pulls.length[present])
     pulls.length[workers] += FRESH * (lengths - pulls.length[workers])
     return np.asarray(lengths > most)
 

@@ -1,8 +1,8 @@
 """The server's end: a carrier whose workers are sites that dial in over mutual TLS.
 
-One thread runs asyncio and all connections; the driver stays in its own and hands over through
-thread-safe queues. A site is who its certificate says. What breaks the protocol is refused with a
-reason, and ends that connection only; a site that does it three times stays out for the run.
+All connections are asyncio's; the driver is not, see `loops`. A site is who its certificate says.
+What breaks the protocol is refused with a reason, and ends that connection only; a site that does
+it three times stays out for the run.
 Of two connections of one site the newer stays: the older may be a line that nobody hung up.
 """
 
@@ -11,11 +11,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import queue
 import sys
-import threading
 from collections.abc import Sequence
-from concurrent.futures import Future
+from functools import partial
 from typing import Any
 
 import grpc
@@ -23,6 +21,7 @@ from grpc import aio
 
 from aspire.federation import kits
 from aspire.federation.lines import Connection, Line, Terms, certified_name, hello_of
+from aspire.federation.loops import Beside, InTurns, Loop
 from aspire.federation.messages import (
     CHUNK,
     MAJOR,
@@ -43,6 +42,7 @@ HELLO = 10.0  # seconds until a connection must have said who it is
 PARTING = 6.0  # seconds to tell all that the run is over: longer than a site's longest pause
 FAREWELL = 3.0  # seconds that a site has to hang up when it is told to
 FOR_GOOD = (grpc.StatusCode.ABORTED, grpc.StatusCode.PERMISSION_DENIED)
+LONG = 2**16  # numbers: longer vectors come in beside the computation
 LOOK = 1.0  # seconds between two looks at the allow-list
 # gRPC ends a line with a larger message as it ends one that broke, and says no more
 LOST = f"%s: the line ended: hung up, broken, or a message of more than {CHUNK + OVERHEAD} bytes"
@@ -67,52 +67,30 @@ class Server:
         self.lines = {name: Line(number) for number, name in enumerate(names)}
         self.numbered = list(self.lines.values())
         self.allowed = set(kits.allowed(kit.folder))
-        self.arrivals: queue.SimpleQueue[Arrival] = queue.SimpleQueue()
-        self.loop = asyncio.new_event_loop()
-        self._over = False
-        started: Future[int] = Future()
-        self._thread = threading.Thread(
-            target=self._run, args=(listen, started), name="federation", daemon=True
-        )
-        self._thread.start()
-        self.port = started.result()
+        long = terms.shape.parameters > LONG
+        self.loop: Loop[Arrival] = Beside() if long else InTurns()
+        self._over = self._closed = False
+        self.port = self.loop.run(partial(self._serve, listen))
 
-    # ------------------------------------------------------------ the driver's thread
+    # ------------------------------------------------------------ the driver's side
 
     def send(self, tasks: Sequence[Task]) -> None:
-        self.loop.call_soon_threadsafe(self._hand, list(tasks))
+        self.loop.call(self._hand, list(tasks))
 
     def receive(self, timeout: float) -> list[Arrival]:
-        found: list[Arrival] = []
-        try:
-            found.append(self.arrivals.get(timeout=timeout))
-            while True:
-                found.append(self.arrivals.get_nowait())
-        except queue.Empty:
-            return found
+        return self.loop.take(timeout)
 
     def close(self) -> None:
         """Say that the run is over; with an exception on its way it is not, and sites wait."""
-        self._over = sys.exc_info()[0] is None
-        if self._thread.is_alive():
-            self.loop.call_soon_threadsafe(self._stop.set)
-            self._thread.join(timeout=15.0)
+        if not self._closed:
+            self._closed = True
+            self._over = sys.exc_info()[0] is None
+            self.loop.call(self._stop.set)
+            self.loop.finish(15.0)
 
-    # ------------------------------------------------------------ the loop's thread
+    # ------------------------------------------------------------ the loop's side
 
-    def _run(self, listen: str, started: Future[int]) -> None:
-        asyncio.set_event_loop(self.loop)
-        try:
-            self.loop.run_until_complete(self._serve(listen, started))
-        except Exception as error:
-            if started.done():
-                logger.exception("the federation's thread ended")
-            else:
-                started.set_exception(error)
-        finally:
-            self.loop.close()
-
-    async def _serve(self, listen: str, started: Future[int]) -> None:
+    async def _serve(self, listen: str, started: asyncio.Future[int]) -> None:
         self._stop = asyncio.Event()
         server = aio.server(options=OPTIONS)
         handler = grpc.stream_stream_rpc_method_handler(self._attend)
@@ -139,9 +117,10 @@ class Server:
                 line.connection.say_over()
             elif line.connection is not None:
                 line.connection.end(grpc.StatusCode.UNAVAILABLE, "the server stops")
-        end = self.loop.time() + PARTING
+        now = asyncio.get_running_loop().time
+        end = now() + PARTING
         while self._over and any(x.seen and not x.told for x in self.numbered):
-            if self.loop.time() > end:
+            if now() > end:
                 break
             await asyncio.sleep(0.02)
         await server.stop(grace=1.0)
@@ -164,7 +143,7 @@ class Server:
                 if name not in self.allowed and line.connection is not None:
                     reason = f"{name} is no longer on the list of sites"
                     line.connection.end(grpc.StatusCode.PERMISSION_DENIED, reason)
-                    self.arrivals.put(Gone(line.number, "taken off the list of sites"))
+                    self.loop.put(Gone(line.number, "taken off the list of sites"))
 
     # ------------------------------------------------------------ one connection
 
@@ -255,7 +234,7 @@ class Server:
             return grpc.StatusCode.OK, ""
         line.strikes += 1
         logger.warning("refused: %s: %s", name, error)
-        self.arrivals.put(Gone(line.number, f"broke the protocol: it {error}"))
+        self.loop.put(Gone(line.number, f"broke the protocol: it {error}"))
         return grpc.StatusCode.INVALID_ARGUMENT, f"{name}: {error}"
 
     def _lost(self, name: str) -> None:
@@ -264,7 +243,7 @@ class Server:
 
     async def _read(self, line: Line, connection: Connection) -> None:
         """Reports into the queue, each once."""
-        self.arrivals.put(Back(line.number))
+        self.loop.put(Back(line.number))
         message: Message | None = None
         while (received := await connection.context.read()) is not aio.EOF:
             if connection.ended.done():
@@ -285,7 +264,7 @@ class Server:
             return
         message.refuse_not_finite()
         connection.given[message.id] = True
-        self.arrivals.put(Report(line.number, message.id, message.vectors(), message.scalars))
+        self.loop.put(Report(line.number, message.id, message.vectors(), message.scalars))
 
     async def _write(self, line: Line, connection: Connection) -> None:
         while True:

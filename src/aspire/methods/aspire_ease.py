@@ -98,8 +98,8 @@ def work_many(items: Sequence[Item], *, habits: Habits) -> list[tuple[Tensor | N
 def step_rows(items: Sequence[Item], habits: Habits) -> list[tuple[Tensor | None, Report]]:
     """(11), K times with fresh batches and one task each; rows are workers."""
     tasks, locals_ = [item[1] for item in items], [item[2] for item in items]
-    w = torch.stack([held(worker, task) for worker, task, _ in items])
-    v = torch.stack([task.vectors["v"] for task in tasks])
+    w = sites.stacked([held(worker, task) for worker, task, _ in items])
+    v = sites.stacked([task.vectors["v"] for task in tasks])
     pi, kappa, rate = columns(tasks, ("pi", "kappa", "rate"), w)
     draws, K = [int(task.scalars["draws"]) for task in tasks], habits.local_steps
     for k in range(K):

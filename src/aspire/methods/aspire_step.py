@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from aspire import sites
 from aspire.core import equations, planes, pull, stationarity
 from aspire.core.schedules import Rates, learn
 from aspire.methods.aspire_state import (
@@ -22,6 +22,7 @@ from aspire.methods.aspire_state import (
     scale,
     worker_rate,
 )
+from aspire.methods.aspire_vectors import Held, blocks, move, rows_at
 from aspire.types import Array, Info, Noted, Report, Stepped, Task
 
 TINY = float(np.finfo(np.float64).tiny)
@@ -39,29 +40,18 @@ def quorum_met(rules: Rules, master: Master) -> bool:
 
 
 def step(rules: Rules, master: Master, tasks: list[Task], infos: list[Info]) -> None:
-    """t -> t + 1: (12), (13)-(14), (15), then EASE; O(S p) besides the planes."""
+    """t -> t + 1: (13)-(14), (12) and (15), then EASE; O(S p) besides the planes."""
     members = sorted(master.pending)
     reports = [master.pending[j] for j in members]
     workers = np.array(members, dtype=np.int64)
-    index = torch.from_numpy(workers).to(master.w.device)
-    rates, limits = rates_of(rules, master, len(workers)), rules.preset.limits
-    w, held = torch.stack([report.vectors["w"] for report in reports]), None
+    rates = rates_of(rules, master, len(workers))
+    w, held, moved = sites.stacked([report.vectors["w"] for report in reports]), None, None
     if rules.bounded:
-        w, held = held_back(rules, master, workers, w, infos)
-    replace_rows(master.w, index, w, master.w.index_select(0, index), master.sum_w)
-    master.z = equations.z_step(
-        master.z, master.sum_phi, master.sum_w,
-        n=master.n, kappa=master.constants["kappa"], rate=rates.eta_z, limit=limits.a1,
-    )  # fmt: skip
+        w, held, moved = held_back(rules, master, workers, w, infos)
     lam_before = dual_step(rules, master, reports, rates)
     learn_scale(master, reports)
-    z, old = master.z.to(w.dtype), master.phi.index_select(0, index)
-    phi = equations.phi_step(old, z, w, c2=rates.c2, rate=rates.rho2, limit=limits.a4)
-    if held is not None:
-        phi = held.on(phi)
-    replace_rows(master.phi, index, phi, old, master.sum_phi)
     share = rules.preset.averaging(master.t)
-    master.average = master.z if share >= 1 else master.average.lerp(master.z, share)
+    v = move(master, workers, w, held, rates, rules.preset.limits, share=share)
     revise_planes(rules, master, lam_before, infos)
     master.last[workers] = master.t
     infos.append(Stepped(master.t, tuple(members)))
@@ -69,18 +59,7 @@ def step(rules: Rules, master: Master, tasks: list[Task], infos: list[Info]) -> 
     master.pending = {}
     if master.t % max(1000, 10 * len(master.f)) == 0:
         rebuild_sums(master)
-    moved = None if held is None else held.moved
-    tasks.extend(step_tasks(rules, master, workers, z, phi, resend=moved))
-
-
-def replace_rows(rows: Tensor, index: Tensor, new: Tensor, old: Tensor, total: Tensor) -> None:
-    """rows[index] <- new where `old` was, and `total` stays the sum of all rows.
-
-    Where a value changes by less than a factor of two its difference is exact in any precision.
-    """
-    change = torch.sub(new, old)
-    total += change[0] if len(change) == 1 else change.sum(0, dtype=total.dtype)
-    rows.index_copy_(0, index, new)
+    tasks.extend(step_tasks(rules, master, workers, v, resend=moved))
 
 
 def dual_step(rules: Rules, master: Master, reports: list[Report], rates: Rates) -> Array:
@@ -129,60 +108,73 @@ def revise_planes(rules: Rules, master: Master, lam_before: Array, infos: list[I
         infos.append(Noted(master.t, f"planes {before} -> {len(master.planes)}"))
 
 
-@dataclass(frozen=True)
-class Held:
-    """What the bounds on the pull made of a step's reports."""
-
-    far: Tensor  # put back to w = z, phi = 0
-    most: Tensor | None  # |phi_j| in every coordinate
-    moved: NDArray[np.bool_]  # whose w_j is no longer the worker's own
-
-    def on(self, phi: Tensor) -> Tensor:
-        phi = phi if self.most is None else pull.within(phi, self.most)
-        return phi.masked_fill_(self.far[:, None], 0.0)
-
-
 def held_back(
     rules: Rules, master: Master, workers: NDArray[np.int64], w: Tensor, infos: list[Info]
-) -> tuple[Tensor, Held]:
-    """The reported rows within the bounds of core.pull, and what was done to them."""
-    pulls, z = master.pulls, master.z.to(w.dtype)
-    index, told = torch.from_numpy(workers).to(w.device), w
-    gradients = pull.implied(
-        master.w.index_select(0, index), w, master.phi.index_select(0, index), z,
-        kappa=pull.column(pulls.kappa[workers], w), rate=pull.column(pulls.rate[workers], w),
-        weight=pull.column(pulls.weight[workers], w), steps=rules.local_steps,
-    )  # fmt: skip
-    far, most = np.zeros(len(workers), dtype=bool), None
+) -> tuple[Tensor, Held, NDArray[np.bool_]]:
+    """The reported rows within the bounds of core.pull, what was done, and whose w_j it moved."""
+    told, most, far = w, None, np.zeros(len(workers), dtype=bool)
     if rules.pull_bound is not None:
-        far = pull.too_strong(pulls, workers, gradients, master.present, rules.pull_bound)
+        lengths = implied_lengths(rules, master, workers, w)
+        far = pull.too_strong(master.pulls, workers, lengths, master.present, rules.pull_bound)
     if rules.coordinate_bound is not None:
-        pull.learn(pulls, workers, gradients)
-        if master.t % pull.REFRESH == 0 or not len(pulls.median):
-            pull.refresh(pulls, master.n)
-        if len(pulls.median):
-            most = pull.column(rules.coordinate_bound * master.upper[workers], w) * pulls.median
-            w = z + pull.within(w - z, most / master.constants["kappa"])
+        w, most = within_coordinates(rules, master, workers, w)
     if far.any():
-        w[torch.from_numpy(far).to(w.device)] = z
+        w = w.clone()
+        w[torch.from_numpy(far).to(w.device)] = master.z.to(w.dtype)
         infos.append(Noted(master.t, f"pulls too hard, put back: workers {workers[far]}"))
     moved = far if most is None else (w != told).any(1).cpu().numpy()
-    return w, Held(torch.from_numpy(far).to(w.device), most, moved)
+    return w, Held(torch.from_numpy(far).to(w.device), bool(far.any()), most), moved
+
+
+def implied_lengths(rules: Rules, master: Master, workers: NDArray[np.int64], w: Tensor) -> Array:
+    """|g_j| of what they imply; of several blocks from the squares."""
+    found = [pull.lengths(g) for g in implied_gradients(rules, master, workers, w)]
+    total = found[0] if len(found) == 1 else torch.stack(found).square().sum(0).sqrt()
+    return np.asarray(total.cpu().numpy())
+
+
+def implied_gradients(
+    rules: Rules, master: Master, workers: NDArray[np.int64], w: Tensor
+) -> Iterator[Tensor]:
+    """What these reports say of the gradients, in blocks of columns."""
+    pulls = master.pulls
+    told = pulls.kappa, pulls.rate, pulls.weight
+    kappa, rate, weight = (pull.column(x[workers], w) for x in told)
+    rows = rows_at(master.w, workers), rows_at(master.phi, workers)
+    for before, phi, after, z in blocks(len(w), *rows, w, master.z):
+        yield pull.implied(
+            before, after, phi, z.to(w.dtype),
+            kappa=kappa, rate=rate, weight=weight, steps=rules.local_steps,
+        )  # fmt: skip
+
+
+def within_coordinates(
+    rules: Rules, master: Master, workers: NDArray[np.int64], w: Tensor
+) -> tuple[Tensor, Tensor | None]:
+    """The rows within the bound on every coordinate, and that bound on phi_j once it is known."""
+    pulls, kappa, z = master.pulls, master.constants["kappa"], master.z.to(w.dtype)
+    gradients = torch.cat(list(implied_gradients(rules, master, workers, w)), dim=1)
+    pull.learn(pulls, workers, gradients)
+    if master.t % pull.REFRESH == 0 or not len(pulls.median):
+        pull.refresh(pulls, master.n)
+    if not len(pulls.median):
+        return w, None
+    assert rules.coordinate_bound is not None
+    most = pull.column(rules.coordinate_bound * master.upper[workers], w) * pulls.median
+    return z + pull.within(w - z, most / kappa), most
 
 
 def step_tasks(
     rules: Rules,
     master: Master,
     workers: NDArray[np.int64],
-    z: Tensor,
-    phi: Tensor,
+    v: Tensor,
     *,
     fresh: bool = False,
     resend: NDArray[np.bool_] | None = None,
 ) -> list[Task]:
     """v_j = phi_j + kappa z and pi_j; w_j too where the worker's own differs from ours."""
-    kappa = master.constants["kappa"]
-    v, pi = torch.add(phi, z, alpha=kappa).unbind(0), master.planes.pi(workers).tolist()
+    kappa, pi = master.constants["kappa"], master.planes.pi(workers).tolist()
     tasks = []
     for row, j in enumerate(workers.tolist()):
         vectors = {"v": v[row]}
@@ -201,7 +193,8 @@ def first_tasks(rules: Rules, master: Master, workers: NDArray[np.int64]) -> lis
     """For workers that have just come: w_j = z and phi_j = 0."""
     index = torch.from_numpy(workers).to(master.w.device)
     z, phi = master.z.to(master.phi.dtype), master.phi.index_select(0, index)
-    return step_tasks(rules, master, workers, z, phi, fresh=True)
+    v = torch.add(phi, z, alpha=master.constants["kappa"])
+    return step_tasks(rules, master, workers, v, fresh=True)
 
 
 def gap(

@@ -29,6 +29,7 @@ logger = logging.getLogger("aspire")
 LEVELS = ("full", "digest", "off", "vectors")
 NAME, VECTORS = "events.jsonl", "reports"
 LONG = 2**16  # numbers: longer vectors are hashed in a thread
+PLAIN = {torch.float32, torch.float64}  # what numpy has, and hashes as it lies
 
 
 def fingerprint(value: Any, into: Any) -> None:
@@ -56,7 +57,10 @@ def fingerprint(value: Any, into: Any) -> None:
 
 def _feed(x: torch.Tensor, into: Any) -> None:
     """The bytes of a tensor, without a copy; some of its types are unknown to numpy."""
-    into.update(x.view(-1).view(torch.uint8).numpy().data if x.numel() else b"")
+    if x.dtype in PLAIN:
+        into.update(x.numpy())
+    else:
+        into.update(x.view(-1).view(torch.uint8).numpy().data if x.numel() else b"")
 
 
 def digest(state: Any) -> str:
