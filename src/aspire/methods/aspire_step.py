@@ -32,9 +32,12 @@ def quorum_met(rules: Rules, master: Master) -> bool:
         return False
     if rules.staleness is None:
         return True
-    waiting = master.present.copy()
-    waiting[list(master.pending)] = False
-    return bool((master.t - master.last[waiting] < rules.staleness).all())
+    if master.t + 1 < rules.staleness:
+        return True  # so early nobody can be
+    behind = master.last <= master.t - rules.staleness
+    behind &= master.present
+    behind[list(master.pending)] = False
+    return not behind.any()
 
 
 def step(rules: Rules, master: Master, tasks: list[Task], infos: list[Info]) -> None:
@@ -180,13 +183,18 @@ def step_tasks(
     fresh: bool = False,
     resend: NDArray[np.bool_] | None = None,
 ) -> list[Task]:
-    """v_j = phi_j + kappa z and pi_j; w_j too where the worker's own differs from ours."""
-    kappa = master.constants["kappa"]
-    v, pi = torch.add(phi, z, alpha=kappa).unbind(0), master.planes.pi(workers).tolist()
+    """v_j = phi_j + kappa z and pi_j; w_j too where the worker's own differs from ours.
+
+    `fresh`: w_j = z and phi is one row, the same for all of them, so that they share two vectors.
+    """
+    kappa, pi = master.constants["kappa"], master.planes.pi(workers).tolist()
+    v = torch.add(phi, z, alpha=kappa).unbind(0)
+    if len(v) > 1:
+        v = tuple(row.clone() for row in v)  # a view would keep the others in memory
     tasks = []
     for row, j in enumerate(workers.tolist()):
-        vectors = {"v": v[row]}
-        if fresh or (resend is not None and resend[row]):
+        vectors = {"v": v[0], "w": z} if fresh else {"v": v[row]}
+        if resend is not None and resend[row]:
             vectors["w"] = master.w[j].clone()
         rate = worker_rate(rules, master, j, pi[row])
         if rules.bounded:
@@ -199,9 +207,8 @@ def step_tasks(
 
 def first_tasks(rules: Rules, master: Master, workers: NDArray[np.int64]) -> list[Task]:
     """For workers that have just come: w_j = z and phi_j = 0."""
-    index = torch.from_numpy(workers).to(master.w.device)
-    z, phi = master.z.to(master.phi.dtype), master.phi.index_select(0, index)
-    return step_tasks(rules, master, workers, z, phi, fresh=True)
+    z = master.z.to(master.phi.dtype)
+    return step_tasks(rules, master, workers, z, torch.zeros_like(z)[None], fresh=True)
 
 
 def gap(

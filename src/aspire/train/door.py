@@ -270,9 +270,7 @@ def _evaluate_if_due(
 def evaluate(job: Job, simulation: simulator.Simulation) -> dict[str, Any]:
     """One line of history: every site at model(master), whether it is present or not."""
     w = job.method.model(simulation.master)
-    scores = [site.scores(w) for site in job.problem.sites]
-    losses, found = np.array([loss for loss, _ in scores]), [right for _, right in scores]
-    accuracies = None if None in found else np.array(found, dtype=float)
+    losses, accuracies = job.problem.scores(w)
     if not np.isfinite(losses).all():
         raise simulator.Stopped(f"a site's loss is not finite after {simulation.master.t} steps")
     return {
