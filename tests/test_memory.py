@@ -94,6 +94,8 @@ def test_the_prediction_is_a_sum_that_grows_with_every_argument():
     assert predict(100, 1000, planes=100).planes == 2 * one.planes
     assert predict(100, 1000, planes=None) == one
     assert predict(100, 1000, lines=42).history == 2 * one.history
+    assert predict(100, 1000, kept=True).checkpoint == 2 * one.rows
+    assert one.checkpoint == 0
 
 
 def test_what_does_not_fit_is_refused_before_the_start(monkeypatch):
@@ -108,6 +110,16 @@ def test_the_limit_is_nine_tenths_of_what_is_free():
     memory.refuse_too_large(1, 1, needed, 1000)
     with pytest.raises(ValueError, match="expected at most 90 %"):
         memory.refuse_too_large(1, 1, needed, 999)
+
+
+def test_a_run_with_a_folder_needs_room_for_checkpoints(tmp_path, monkeypatch):
+    said = predict(SITES, PARAMETERS, lines=2).total
+    monkeypatch.setattr(memory, "free", lambda device: int(said / 0.9) + 1)
+    arguments = {"iterations": 2, "evaluate_every": 2, "batch_size": 4}
+    train(model(), sites(), **arguments)
+    with pytest.raises(ValueError, match=r"checkpoint 0\.00"):
+        train(model(), sites(), out=tmp_path / "run", **arguments)
+    assert not (tmp_path / "run").exists()
 
 
 def test_the_command_line_refuses_in_one_sentence(tmp_path, monkeypatch):

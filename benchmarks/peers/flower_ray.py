@@ -50,8 +50,10 @@ def rounds(count: int) -> int:
         start = ArrayRecord(network().state_dict())
         strategy.start(grid=grid, initial_arrays=start, num_rounds=count)
 
+    here = {"address": "local", "include_dashboard": False, "num_cpus": 2}
     one = {"num_cpus": 1, "num_gpus": 0.0}
-    run_simulation(server, client, CLIENTS, backend_config={"client_resources": one})
+    config = {"init_args": here, "client_resources": one}
+    run_simulation(server, client, CLIENTS, backend_config=config)
     return count * CLIENTS
 
 

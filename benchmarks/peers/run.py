@@ -14,6 +14,7 @@ import argparse
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import venv
@@ -57,16 +58,19 @@ def installed(name: str, wanted: str) -> Path:
 def run(command: list[str], **more: str) -> str:
     """Its output; RuntimeError with the last line of its complaint where it fails."""
     env = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", **more}
+    process = subprocess.Popen(
+        command, cwd=HERE, env=env, text=True, start_new_session=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
     try:
-        done = subprocess.run(
-            command, cwd=HERE, env=env, timeout=PATIENCE, capture_output=True, text=True
-        )
+        output, complaint = process.communicate(timeout=PATIENCE)
     except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)  # with all that it started
         raise RuntimeError(f"not done after {PATIENCE:.0f} s") from None
-    if done.returncode:
-        said = [line for line in done.stderr.splitlines() if line.strip()]
-        raise RuntimeError(said[-1] if said else f"exit code {done.returncode}")
-    return done.stdout
+    if process.returncode:
+        said = [line for line in complaint.splitlines() if line.strip()]
+        raise RuntimeError(said[-1] if said else f"exit code {process.returncode}")
+    return output
 
 
 def figures(python: Path, script: list[str], **more: str) -> dict[str, Any]:

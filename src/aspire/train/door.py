@@ -27,7 +27,7 @@ from aspire.train.engines import (
     resume_on,
     train_on,
 )
-from aspire.train.job import Interrupted, Job, few_threads, prepare
+from aspire.train.job import Interrupted, Job, few_threads, prepare, refuse_too_large
 from aspire.train.keeper import Keeper
 from aspire.train.run import Run, outcome
 
@@ -92,6 +92,7 @@ def train(
             tensorboard=tensorboard,
         )  # fmt: skip
     job = prepare(model, sites, **arguments)
+    refuse_too_large(job, kept=out is not None)
     simulation = job.begin()
     events.check_level(log)
     folder = None if out is None else rundir.create(Path(out))

@@ -126,13 +126,6 @@ def prepare(
     n = len(problem.names)
     uncertainty = (uncertainty or CDNorm(radius=1.0 / n, budget=float(n))).for_sites(n)
     delays, absences = delays or LogNormal(), tuple(absences)
-    start = problem.flat.start
-    lines = 1 + (iterations or 20) // (evaluate_every or (iterations or 20))
-    needed = memory.predict(
-        n, len(start), bytes_each=start.element_size(), planes=method.settings.get("max_planes"),
-        lines=lines,
-    )  # fmt: skip
-    memory.refuse_too_large(n, len(start), needed, memory.free(start.device))
     settings = {
         "sites": problem.names,
         "parameters": len(problem.flat.start),
@@ -151,7 +144,7 @@ def prepare(
         "evaluate_every": evaluate_every,
         "versions": rundir.versions(),
     }
-    return Job(
+    job = Job(
         problem=problem,
         method=method,
         uncertainty=uncertainty,
@@ -163,6 +156,19 @@ def prepare(
         evaluate_every=evaluate_every,
         settings=settings,
     )
+    refuse_too_large(job)
+    return job
+
+
+def refuse_too_large(job: Job, *, kept: bool = False) -> None:
+    """Say no to a run that will not fit in memory; `kept`: it will have a folder."""
+    n, start, steps = len(job.problem.names), job.problem.flat.start, job.settings["iterations"]
+    needed = memory.predict(
+        n, len(start), bytes_each=start.element_size(),
+        planes=job.method.settings.get("max_planes"),
+        lines=1 + (steps or 20) // (job.evaluate_every or steps or 20), kept=kept,
+    )  # fmt: skip
+    memory.refuse_too_large(n, len(start), needed, memory.free(start.device))
 
 
 @contextmanager

@@ -12,6 +12,7 @@ ROWS = 4  # (N, p) each: w_j and phi_j of the master, v_j and w_j in the workers
 LOOSE = 1.5  # (N, p) more: holes between vectors that come and go, measured with glibc
 OBJECTS = 7500  # bytes a site: its samples' views, its task, its report, its entries in tables
 PLANES = 2 * 8  # bytes an entry: the planes, and their copy while one is added
+KEPT = 8  # (N, p) while a checkpoint is written: the four above copied, and then as bytes
 LINE = 3 * 32  # bytes a site: its loss, accuracy and weight in one line of history
 SHARE = 0.9  # of the memory that is free may be asked for
 MEMINFO, CGROUP = Path("/proc/meminfo"), Path("/sys/fs/cgroup")
@@ -30,6 +31,7 @@ class Memory:
     objects: int
     planes: int
     history: int
+    checkpoint: int = 0
 
     @property
     def total(self) -> int:
@@ -37,17 +39,24 @@ class Memory:
 
     def __str__(self) -> str:
         named = {field.name: getattr(self, field.name) for field in fields(self)}
-        return ", ".join(f"{name} {size / 2**30:.2f}" for name, size in named.items())
+        return ", ".join(f"{name} {size / 2**30:.2f}" for name, size in named.items() if size)
 
 
 def predict(
-    sites: int, parameters: int, *, bytes_each: int = 4, planes: int | None = 50, lines: int = 21
+    sites: int,
+    parameters: int,
+    *,
+    bytes_each: int = 4,
+    planes: int | None = 50,
+    lines: int = 21,
+    kept: bool = False,
 ) -> Memory:
     """What `aspire` on the simulator takes with N sites and p parameters once all have reported.
 
     bytes_each  of a parameter: 4 is float32
     planes      M; None, which has no limit, counts as 50
     lines       of history that will be kept
+    kept        the run has a folder, and so checkpoints
     """
     vectors = sites * parameters * bytes_each
     return Memory(
@@ -56,6 +65,7 @@ def predict(
         objects=OBJECTS * sites,
         planes=PLANES * sites * (planes or 50),
         history=LINE * sites * lines,
+        checkpoint=KEPT * vectors if kept else 0,
     )
 
 
