@@ -15,10 +15,10 @@ CANDIDATES := $(PYTHON) python3.11 python3 python3.12 python3.13
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint format bench clean
+.PHONY: help install demo test lint format bench bench-peers clean
 
 help:  ## say what the targets do
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
 
 install: $(STAMP)  ## make .venv and install the package with everything for development
 
@@ -37,11 +37,14 @@ format: $(STAMP)  ## let ruff format the code and fix what it can
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-bench: $(STAMP)  ## measure the cost of a master step
+bench: $(STAMP)  ## measure speed: ratios to baselines of the same run, in a few minutes
 	@$(BIN)/python benchmarks/run.py $(ARGS)
 
+bench-peers: $(STAMP)  ## install other simulators in .venv-peers and measure the same work with them
+	@$(BIN)/python benchmarks/peers/run.py $(ARGS)
+
 clean:  ## remove .venv and everything that was generated
-	rm -rf $(VENV) demo build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-peers demo build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 $(BIN)/pip:

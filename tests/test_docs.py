@@ -69,7 +69,7 @@ def commands_of(block: Block) -> list[str]:
 
 def make_targets() -> set[str]:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    return set(re.findall(r"^([a-z]+):(?!=)", makefile, flags=re.MULTILINE))
+    return set(re.findall(r"^([a-z-]+):(?!=)", makefile, flags=re.MULTILINE))
 
 
 def run_aspire(arguments: list[str], where: str) -> None:

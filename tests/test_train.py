@@ -16,7 +16,7 @@ from aspire import Absence, Constant, Paper, aspire, central, train
 from aspire.core.schedules import Limits
 from aspire.runtimes import log
 from aspire.sets import CDNorm, Simplex
-from aspire.train import prepare, refuse_too_large, replay
+from aspire.train import prepare, replay
 from tests.helpers import blobs, linear
 
 QUICK = {"iterations": 60, "batch_size": 8}
@@ -278,11 +278,6 @@ def test_bad_input_is_named(change, sentence):
     arguments = {"model": linear(), "sites": blobs(), **QUICK, **change}
     with pytest.raises(ValueError, match=sentence):
         train(**arguments)
-
-
-def test_what_does_not_fit_is_refused_before_the_start():
-    with pytest.raises(ValueError, match=r"1000000 sites with 1000000 parameters need"):
-        refuse_too_large(10**6, torch.zeros(10**6))
 
 
 def test_divergence_ends_in_a_sentence():

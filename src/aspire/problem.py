@@ -6,15 +6,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from aspire import batches
 from aspire.objective import LOSSES, Flat, Loss, Objective
-from aspire.sites import Samples, Site, pooled, seeded
+from aspire.sites import Pool, Samples, Site, pooled, pooled_scores, seeded
+from aspire.types import Array
 
 __all__ = ["LOSSES", "Flat", "Loss", "Objective", "Problem", "Samples", "Site", "build"]
 LOSS_SAMPLE = 8192  # a larger site reports its loss on a fixed sample of this size
+MANY = 1000  # sites: from so many on they are scored together
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,16 @@ class Problem:
     def batched(self) -> bool:
         """Whether gradients of many sites are taken in one call, by functions without a state."""
         return all(type(site) is Site and site.pool is not None for site in self.sites)
+
+    def scores(self, w: Tensor) -> tuple[Array, Array | None]:
+        """Loss and accuracy of every site at w; no accuracies where they mean nothing."""
+        if len(self.sites) >= MANY and self.batched and self.evaluated_on == "train":
+            stack = self.sites[0].objective.stack
+            if stack is not None and stack.classes:
+                return pooled_scores(self.sites, w)
+        found = [site.scores(w) for site in self.sites]
+        losses, right = np.array([loss for loss, _ in found]), [share for _, share in found]
+        return losses, None if None in right else np.array(right, dtype=float)
 
 
 def build(
@@ -71,7 +84,7 @@ def build(
         if not (elsewhere and data is None)
     }
     pool, starts = pooled([train for train, _ in parts.values()], objective)
-    made = [cast(Site, None)] * len(named)
+    made, alike = [cast(Site, None)] * len(named), pool is not None and _fine(pool, objective)
     for start, ((number, name), (train, test)) in zip(starts, parts.items(), strict=True):
         sample = None
         if batch_size is not None and train.size > LOSS_SAMPLE:
@@ -79,7 +92,8 @@ def build(
         site = Site(
             number, objective, train, test, batch_size, seed, sample, pool, start
         )  # fmt: skip
-        _try_out(site, f"site {name!r}")
+        if not (alike and number):
+            _try_out(site, f"site {name!r}")
         made[number] = site
     return Problem(flat, tuple(str(name) for name in named), tuple(made))
 
@@ -97,6 +111,17 @@ def _parts(data: Any, device: str, where: str) -> tuple[Samples, Samples | None]
             None if test is None else Samples(test, device, f"{where} (test)"),
         )
     return Samples(data, device, where), None
+
+
+def _fine(pool: Pool, objective: Objective) -> bool:
+    """Whether no site can fail for its numbers; shapes and types are alike in a pool."""
+    assert objective.stack is not None
+    if not bool(torch.isfinite(pool.inputs.sum())):
+        return False
+    if not objective.stack.classes:
+        return bool(torch.isfinite(pool.targets.sum()))
+    low, high = int(pool.targets.min()), int(pool.targets.max())
+    return low >= 0 and high < objective.stack.layers[-1].outputs
 
 
 @torch.no_grad()

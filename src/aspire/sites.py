@@ -11,11 +11,12 @@ from typing import Any, cast
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import cross_entropy
 from torch.utils.data import Dataset, default_collate
 
 from aspire import batches
 from aspire.objective import Objective
-from aspire.types import Local
+from aspire.types import Array, Local
 
 CHUNK = 4096  # samples in one forward pass of an evaluation
 POOL = 2**30  # bytes: larger data stay where they are
@@ -176,7 +177,10 @@ class Pool:
 
 
 def pooled(parts: Sequence[Samples], objective: Objective) -> tuple[Pool | None, list[int]]:
-    """One pool for all parts, which become views of it; None where it cannot serve a stack."""
+    """One pool for all parts, which become views of it; None where it cannot serve a stack.
+
+    Parts that are slices of one tensor, one after the other, are a pool already: no copy is made.
+    """
     starts = [0, *np.cumsum([part.size for part in parts]).tolist()][:-1]
     pairs = [part.pair for part in parts if part.pair is not None]
     shapes = {(a.shape[1:], a.dtype, b.shape[1:], b.dtype) for a, b in pairs}
@@ -184,6 +188,9 @@ def pooled(parts: Sequence[Samples], objective: Objective) -> tuple[Pool | None,
         return None, starts
     if not objective.by_hand(objective.flat.start, *pairs[0]):
         return None, starts
+    inputs, targets = _whole([a for a, _ in pairs]), _whole([b for _, b in pairs])
+    if inputs is not None and targets is not None:
+        return Pool(inputs, targets), starts
     if sum(x.numel() * x.element_size() for pair in pairs for x in pair) > POOL:
         return None, starts
     pool = Pool(torch.cat([a for a, _ in pairs]), torch.cat([b for _, b in pairs]))
@@ -191,6 +198,19 @@ def pooled(parts: Sequence[Samples], objective: Objective) -> tuple[Pool | None,
         end = start + part.size
         part.pair = (pool.inputs[start:end], pool.targets[start:end])
     return pool, starts
+
+
+def _whole(parts: Sequence[Tensor]) -> Tensor | None:
+    """The tensor that these are consecutive slices of; None where they are not."""
+    first, rows = parts[0], 0
+    place, where = first.untyped_storage().data_ptr(), first.storage_offset()
+    for x in parts:
+        if not x.is_contiguous() or x.storage_offset() != where:
+            return None
+        if x.untyped_storage().data_ptr() != place:
+            return None
+        where, rows = where + x.numel(), rows + len(x)
+    return first.as_strided((rows, *first.shape[1:]), first.stride())
 
 
 # ---------------------------------------------------------------- many rows at once
@@ -225,6 +245,26 @@ def _pooled_gradients(sites: Sequence[Site], w: Tensor, draws: Sequence[int]) ->
         [s.start for s in sites], count=first.batch_samples, device=first.train.device,
     )  # fmt: skip
     return first.objective.stack.gradients(w, *first.pool.take(index), first.objective.weight_decay)
+
+
+@torch.no_grad()
+def pooled_scores(sites: Sequence[Site], w: Tensor) -> tuple[Array, Array | None]:
+    """Loss and accuracy of every site of one pool at one w, many sites in a call.
+
+    Sums over a site are formed in float64, where a site by itself forms them in w's precision.
+    """
+    objective, pool = sites[0].objective, cast(Pool, sites[0].pool)
+    values, right, clear = [], [], True
+    for inputs, targets in zip(pool.inputs.split(CHUNK), pool.targets.split(CHUNK), strict=True):
+        output = objective.output(w, inputs, targets)
+        values.append(cross_entropy(output, targets, reduction="none").double())
+        clear = clear and classifies(output, targets)
+        right.append(output.max(1).indices == targets)
+    starts, sizes = [s.start for s in sites], np.array([s.train.size for s in sites])
+    decay = 0.5 * objective.weight_decay * float(w.double().square().sum())
+    losses = np.add.reduceat(torch.cat(values).cpu().numpy(), starts) / sizes + decay
+    hits = np.add.reduceat(torch.cat(right).cpu().numpy().astype(np.int64), starts)
+    return losses, hits / sizes if clear else None
 
 
 def _together(locals_: Sequence[Local]) -> list[int]:

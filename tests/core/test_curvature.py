@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
 from aspire.core.presets import Auto
 from aspire.core.schedules import Scale, learn
+from aspire.methods import aspire
 from aspire.methods.worker import check_is_due
+from tests.helpers import Board, Quadratic
 
 
 def after(known: list[float], first: list[float], told: dict[int, float]) -> list[float]:
@@ -57,3 +60,18 @@ def test_steps_are_checked_often_at_first_and_then_at_every_fiftieth():
     assert due[:8] == [0, 1, 2, 3, 4, 5, 7, 9]
     assert max(np.diff(due)) == 50
     assert len(due) < 0.04 * 2000
+
+
+def test_a_task_handed_out_with_a_new_kappa_has_the_v_of_that_kappa():
+    start = torch.zeros(2, dtype=torch.float64)
+    b = Board(aspire(), [Quadratic((float(j), 1.0)) for j in range(4)], start)
+    b.probe()
+    for t in range(60):
+        b.master.curvature[t % 4] *= 1.3  # so that kappa moves whenever the planes are revised
+        b.turn(t % 4)
+        task, phi = b.hands[t % 4], b.master.phi[t % 4]
+        kappa = task.scalars["kappa"]
+        assert kappa == b.master.constants["kappa"]
+        torch.testing.assert_close(
+            task.vectors["v"], phi + kappa * b.master.z.to(phi.dtype), rtol=1e-6, atol=1e-7
+        )

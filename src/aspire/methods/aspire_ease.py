@@ -27,7 +27,7 @@ from aspire.methods.aspire_state import (
     enter_rows,
     leave,
     objection,
-    probe_task,
+    probe_tasks,
     rates_of,
     restrict,
     scale,
@@ -115,7 +115,7 @@ def step_rows(items: Sequence[Item], habits: Habits) -> list[tuple[Tensor | None
         for r, there in zip(due, again, strict=True):
             w[r], said[r]["curvature"] = checked_step(before[r], w[r], gradient[r], there, tasks[r])
             said[r]["gradients"] += 1.0
-    rows = w.unbind(0)
+    rows = [row.clone() for row in w.unbind(0)]  # a view would keep all of w in memory
     return [
         (rows[r], told(task, locals_[r], draws[r], rows[r], said[r], K))
         for r, task in enumerate(tasks)
@@ -217,7 +217,7 @@ def init(rules: Rules, facts: Facts, seed: int) -> tuple[Master, list[Task]]:
         pulls=pull.nothing(n, rows[0], coordinates=rules.coordinate_bound is not None),
     )  # fmt: skip
     first = range(n) if facts.present is None else facts.present
-    return master, [probe_task(master, j) for j in first]
+    return master, probe_tasks(master, first)
 
 
 # ---------------------------------------------------------------- absorb
@@ -240,7 +240,7 @@ def absorb(
             case Left(worker=j):
                 leave(rules, master, j)
             case Joined(worker=j):
-                tasks.append(probe_task(master, j))
+                tasks.extend(probe_tasks(master, [j]))
         if not master.started:
             start(rules, master, tasks, infos)
         elif quorum_met(rules, master):

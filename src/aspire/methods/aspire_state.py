@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -127,9 +128,12 @@ def issue(
     return task
 
 
-def probe_task(master: Master, j: int) -> Task:
-    master.probing[j] = True
-    return issue(master, j, "probe", {"w": master.z.to(master.w.dtype)}, {})
+def probe_tasks(master: Master, workers: Iterable[int]) -> list[Task]:
+    """All carry the same z, once in memory however many they are."""
+    z = master.z.to(master.w.dtype)
+    workers = list(workers)
+    master.probing[workers] = True
+    return [issue(master, j, "probe", {"w": z}, {}) for j in workers]
 
 
 def whole(master: Master, task: Task) -> Task:

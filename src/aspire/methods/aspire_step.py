@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import torch
@@ -34,9 +34,12 @@ def quorum_met(rules: Rules, master: Master) -> bool:
         return False
     if rules.staleness is None:
         return True
-    waiting = master.present.copy()
-    waiting[list(master.pending)] = False
-    return bool((master.t - master.last[waiting] < rules.staleness).all())
+    if master.t + 1 < rules.staleness:
+        return True  # so early nobody can be
+    behind = master.last <= master.t - rules.staleness
+    behind &= master.present
+    behind[list(master.pending)] = False
+    return not behind.any()
 
 
 def step(rules: Rules, master: Master, tasks: list[Task], infos: list[Info]) -> None:
@@ -51,15 +54,21 @@ def step(rules: Rules, master: Master, tasks: list[Task], infos: list[Info]) -> 
     lam_before = dual_step(rules, master, reports, rates)
     learn_scale(master, reports)
     share = rules.preset.averaging(master.t)
+    kappa = master.constants["kappa"]
     v = move(master, workers, w, held, rates, rules.preset.limits, share=share)
     revise_planes(rules, master, lam_before, infos)
+    if master.constants["kappa"] != kappa:
+        z = master.z.to(w.dtype)
+        v = torch.add(rows_at(master.phi, workers), z, alpha=master.constants["kappa"])
     master.last[workers] = master.t
     infos.append(Stepped(master.t, tuple(members)))
     master.t += 1
     master.pending = {}
     if master.t % max(1000, 10 * len(master.f)) == 0:
         rebuild_sums(master)
-    tasks.extend(step_tasks(rules, master, workers, v, resend=moved))
+    # a view of one row would keep the others in memory
+    own = v.unbind(0) if len(v) == 1 else [row.clone() for row in v]
+    tasks.extend(step_tasks(rules, master, workers, own, resend=moved))
 
 
 def dual_step(rules: Rules, master: Master, reports: list[Report], rates: Rates) -> Array:
@@ -168,17 +177,20 @@ def step_tasks(
     rules: Rules,
     master: Master,
     workers: NDArray[np.int64],
-    v: Tensor,
+    v: Sequence[Tensor],
     *,
-    fresh: bool = False,
+    start: Tensor | None = None,
     resend: NDArray[np.bool_] | None = None,
 ) -> list[Task]:
-    """v_j = phi_j + kappa z and pi_j; w_j too where the worker's own differs from ours."""
+    """v_j = phi_j + kappa z and pi_j; w_j too where the worker's own differs from ours.
+
+    `start`: the w_j of them all, who then share it and the one v.
+    """
     kappa, pi = master.constants["kappa"], master.planes.pi(workers).tolist()
     tasks = []
     for row, j in enumerate(workers.tolist()):
-        vectors = {"v": v[row]}
-        if fresh or (resend is not None and resend[row]):
+        vectors = {"v": v[row]} if start is None else {"v": v[0], "w": start}
+        if resend is not None and resend[row]:
             vectors["w"] = master.w[j].clone()
         rate = worker_rate(rules, master, j, pi[row])
         if rules.bounded:
@@ -191,10 +203,8 @@ def step_tasks(
 
 def first_tasks(rules: Rules, master: Master, workers: NDArray[np.int64]) -> list[Task]:
     """For workers that have just come: w_j = z and phi_j = 0."""
-    index = torch.from_numpy(workers).to(master.w.device)
-    z, phi = master.z.to(master.phi.dtype), master.phi.index_select(0, index)
-    v = torch.add(phi, z, alpha=master.constants["kappa"])
-    return step_tasks(rules, master, workers, v, fresh=True)
+    z = master.z.to(master.phi.dtype)
+    return step_tasks(rules, master, workers, [master.constants["kappa"] * z], start=z)
 
 
 def gap(

@@ -20,7 +20,7 @@ from aspire.problem import Problem
 from aspire.types import Method, Report, Task
 
 ROWS = 16  # tasks in one call: their numbers stay in the cache of one core
-Results = list[tuple[Any, Report]]
+Results = list[tuple[Any, Report] | None]
 
 
 class Evaluator:
@@ -44,8 +44,8 @@ class Evaluator:
         return self.method.work_many is not None and not self.exact
 
     def send(self, tasks: list[Task], workers: dict[int, Any]) -> None:
-        """Begin on these tasks; `fetch` waits for one of them."""
-        items = [(workers.get(t.worker), t, self.problem.sites[t.worker]) for t in tasks]
+        """Begin on these tasks, which consume the workers' states; `fetch` waits for one."""
+        items = [(workers.pop(t.worker, None), t, self.problem.sites[t.worker]) for t in tasks]
         for group in _even(items, ROWS):
             call: Future[Results]
             if self._threads is not None and torch.get_num_threads() == 1:
@@ -60,14 +60,16 @@ class Evaluator:
         many = self.method.work_many
         if many is None or self.exact:
             return [self.method.work(*item) for item in items]
-        return many(items)
+        return list(many(items))
 
     def fetch(self, task: Task) -> tuple[Any, Report] | None:
         """The result of a task that was sent; None where it was not."""
         if task.id not in self._flying:
             return None
         call, row = self._flying.pop(task.id)
-        return call.result()[row]
+        results = call.result()
+        found, results[row] = results[row], None  # the rest of the call may wait for long
+        return found
 
     def drop(self, task: Task) -> None:
         """Nobody will ask for this one."""

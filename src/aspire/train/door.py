@@ -27,7 +27,7 @@ from aspire.train.engines import (
     resume_on,
     train_on,
 )
-from aspire.train.job import Interrupted, Job, few_threads, prepare
+from aspire.train.job import Interrupted, Job, few_threads, prepare, refuse_too_large
 from aspire.train.keeper import Keeper
 from aspire.train.run import Run, outcome
 
@@ -92,6 +92,7 @@ def train(
             tensorboard=tensorboard,
         )  # fmt: skip
     job = prepare(model, sites, **arguments)
+    refuse_too_large(job, kept=out is not None)
     simulation = job.begin()
     events.check_level(log)
     folder = None if out is None else rundir.create(Path(out))
@@ -270,9 +271,7 @@ def _evaluate_if_due(
 def evaluate(job: Job, simulation: simulator.Simulation) -> dict[str, Any]:
     """One line of history: every site at model(master), whether it is present or not."""
     w = job.method.model(simulation.master)
-    scores = [site.scores(w) for site in job.problem.sites]
-    losses, found = np.array([loss for loss, _ in scores]), [right for _, right in scores]
-    accuracies = None if None in found else np.array(found, dtype=float)
+    losses, accuracies = job.problem.scores(w)
     if not np.isfinite(losses).all():
         raise simulator.Stopped(f"a site's loss is not finite after {simulation.master.t} steps")
     return {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -11,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from aspire.core.presets import Auto, Paper, Theorem1
 from aspire.core.schedules import Preset
@@ -21,6 +20,7 @@ from aspire.runtimes import rundir, simulator
 from aspire.runtimes.delays import Absence, Delays, LogNormal
 from aspire.runtimes.driver import Drive
 from aspire.sets import CDNorm, UncertaintySet
+from aspire.train import memory
 from aspire.types import Method
 
 SMALL = 1e8  # parameters times samples of one gradient
@@ -126,7 +126,6 @@ def prepare(
     n = len(problem.names)
     uncertainty = (uncertainty or CDNorm(radius=1.0 / n, budget=float(n))).for_sites(n)
     delays, absences = delays or LogNormal(), tuple(absences)
-    refuse_too_large(n, problem.flat.start)
     settings = {
         "sites": problem.names,
         "parameters": len(problem.flat.start),
@@ -145,7 +144,7 @@ def prepare(
         "evaluate_every": evaluate_every,
         "versions": rundir.versions(),
     }
-    return Job(
+    job = Job(
         problem=problem,
         method=method,
         uncertainty=uncertainty,
@@ -157,20 +156,19 @@ def prepare(
         evaluate_every=evaluate_every,
         settings=settings,
     )
+    refuse_too_large(job)
+    return job
 
 
-def refuse_too_large(n: int, start: Tensor) -> None:
-    """The master keeps 2 N p values, the simulated workers and results in flight N p each."""
-    needed = 4 * n * len(start) * start.element_size()
-    pages = "SC_AVPHYS_PAGES" if "SC_AVPHYS_PAGES" in os.sysconf_names else "SC_PHYS_PAGES"
-    free = os.sysconf(pages) * os.sysconf("SC_PAGE_SIZE")
-    if start.device.type == "cuda":
-        free = torch.cuda.mem_get_info(start.device)[0]
-    if needed > 0.9 * free:
-        raise ValueError(
-            f"{n} sites with {len(start)} parameters need {needed / 2**30:.1f} GiB: "
-            f"expected at most 90 % of the {free / 2**30:.1f} GiB that are free"
-        )
+def refuse_too_large(job: Job, *, kept: bool = False) -> None:
+    """Say no to a run that will not fit in memory; `kept`: it will have a folder."""
+    n, start, steps = len(job.problem.names), job.problem.flat.start, job.settings["iterations"]
+    needed = memory.predict(
+        n, len(start), bytes_each=start.element_size(),
+        planes=job.method.settings.get("max_planes"),
+        lines=1 + (steps or 20) // (job.evaluate_every or steps or 20), kept=kept,
+    )  # fmt: skip
+    memory.refuse_too_large(n, len(start), needed, memory.free(start.device))
 
 
 @contextmanager

@@ -1,0 +1,148 @@
+"""Very many sites in one simulated run: memory, seconds, and the cost of a worker update.
+
+    python benchmarks/scale.py [--sites 100000] [--updates 50000] [--baseline 100] [--threads 2]
+
+Logistic regression on generated samples (200 features, 10 classes, p = 2,010; 10 samples a site),
+`train` with untouched defaults but batches of 10. Each size runs in a process of its own, whose
+peak is what the kernel says it was. The cost of a worker update is the processor's time between
+the first and the last step, evaluations left out, divided by the updates; it is measured with one
+thread. Writes benchmarks/scale.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from aspire import train
+from aspire.train import predict
+
+FEATURES, CLASSES, SAMPLES = 200, 10, 10
+PARAMETERS = CLASSES * (FEATURES + 1)
+RESULTS = Path(__file__).with_suffix(".json")
+GIB = 2**30
+
+
+def samples(sites: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Slices of one tensor; labels from one linear rule, with a shift of each site's own."""
+    made = torch.Generator().manual_seed(0)
+    inputs = torch.randn(sites * SAMPLES, FEATURES, generator=made)
+    rule = torch.randn(FEATURES, CLASSES, generator=made) / FEATURES**0.5
+    shift = torch.randn(sites, CLASSES, generator=made).repeat_interleave(SAMPLES, 0)
+    targets = (inputs @ rule + 0.5 * shift).argmax(1)
+    return list(zip(inputs.split(SAMPLES), targets.split(SAMPLES), strict=True))
+
+
+def peak() -> int:
+    unit = 1 if sys.platform == "darwin" else 1024
+    return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+class Clock:
+    """The processor's time of the steps; `train` calls it after every one."""
+
+    def __init__(self) -> None:
+        self.first = self.last = (0.0, 0.0)
+
+    def __call__(self, t: int) -> None:
+        now = time.process_time(), time.perf_counter()
+        self.first, self.last = (now if t == 1 else self.first), now
+
+
+def one(sites: int, updates: int, quorum: int) -> dict[str, Any]:
+    """A whole run, and what it took."""
+    began = time.perf_counter()
+    made, clock = samples(sites), Clock()
+    ready, spent, held = time.perf_counter(), time.process_time(), peak()
+    iterations = updates // quorum
+    torch.manual_seed(0)
+    run = train(
+        torch.nn.Linear(FEATURES, CLASSES), made, quorum=quorum, iterations=iterations,
+        batch_size=SAMPLES, evaluate_every=0, progress=clock,
+    )  # fmt: skip
+    counted = quorum * (iterations - 1)
+    return {
+        "sites": sites,
+        "parameters": PARAMETERS,
+        "quorum": quorum,
+        "updates": quorum * iterations,
+        "gradients": run.worker_gradients,
+        "threads": torch.get_num_threads(),
+        "samples_seconds": round(ready - began, 1),
+        "train_seconds": round(time.perf_counter() - ready, 1),
+        "train_processor_seconds": round(time.process_time() - spent, 1),
+        "microseconds_per_update": round(1e6 * (clock.last[0] - clock.first[0]) / counted, 1),
+        "gib_before_training": round(held / GIB, 3),
+        "gib_peak": round(peak() / GIB, 3),
+        "gib_predicted": round((held + predict(sites, PARAMETERS, lines=2).total) / GIB, 3),
+        "worst_case_loss": round(run.worst_case_loss, 4),
+        "mean_accuracy": round(float(run.mean_accuracy or 0.0), 4),
+        "planes": run.planes,
+    }
+
+
+def apart(threads: int, **case: int) -> dict[str, Any]:
+    """`one` in a process of its own."""
+    command = [sys.executable, __file__, "--one", json.dumps(case), "--threads", str(threads)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(done.stderr)
+    found: dict[str, Any] = json.loads(done.stdout)
+    print(json.dumps(found), flush=True)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--sites", type=int, default=100_000)
+    parser.add_argument("--updates", type=int, default=50_000)
+    parser.add_argument("--quorum", type=int, default=1)
+    parser.add_argument("--baseline", type=int, default=100, help="sites to compare with")
+    parser.add_argument(
+        "--threads", type=int, default=2, help="of the run that is timed as a whole"
+    )
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--one", type=json.loads, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.one is not None:
+        torch.set_num_threads(arguments.threads)
+        print(json.dumps(one(**arguments.one)))
+        return
+    load = round(os.getloadavg()[0], 1)
+    case = {"updates": arguments.updates, "quorum": arguments.quorum}
+    before = apart(1, sites=arguments.baseline, **case)
+    many = apart(1, sites=arguments.sites, **case)
+    after = apart(1, sites=arguments.baseline, **case)
+    runs = [before, many, after]
+    if arguments.threads > 1:
+        runs.append(apart(arguments.threads, sites=arguments.sites, **case))
+    few = (before["microseconds_per_update"] + after["microseconds_per_update"]) / 2
+    results = {
+        "torch": torch.__version__,
+        "cores": os.cpu_count(),
+        "load_before_and_after": [load, round(os.getloadavg()[0], 1)],
+        "runs": runs,
+        "update_cost_ratio": round(many["microseconds_per_update"] / few, 3),
+        "update_cost_ratio_at_most": 1.5,
+        "gib_peak": max(run["gib_peak"] for run in runs),
+        "gib_at_most": 8.0,
+        "seconds": max(run["samples_seconds"] + run["train_seconds"] for run in runs),
+        "processor_seconds": max(run["train_processor_seconds"] for run in runs),
+        "seconds_at_most": 300.0,
+    }
+    arguments.out.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+    print(json.dumps({k: v for k, v in results.items() if k != "runs"}, indent=2))
+    print(f"written to {arguments.out}")
+
+
+if __name__ == "__main__":
+    main()

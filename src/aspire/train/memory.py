@@ -1,0 +1,107 @@
+"""How much memory a simulated run will take, said before it starts; too much is refused."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import torch
+
+ROWS = 4  # (N, p) each: w_j and phi_j of the master, v_j and w_j in the workers' hands
+LOOSE = 1.5  # (N, p) more: holes between vectors that come and go, measured with glibc
+OBJECTS = 7500  # bytes a site: its samples' views, its task, its report, its entries in tables
+PLANES = 2 * 8  # bytes an entry: the planes, and their copy while one is added
+KEPT = 8  # (N, p) while a checkpoint is written: the four above copied, and then as bytes
+LINE = 3 * 32  # bytes a site: its loss, accuracy and weight in one line of history
+SHARE = 0.9  # of the memory that is free may be asked for
+MEMINFO, CGROUP = Path("/proc/meminfo"), Path("/sys/fs/cgroup")
+GROUPS = (  # version 2, version 1
+    ("memory.max", "memory.current", "memory.stat"),
+    ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat"),
+)
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes that a run takes on top of the model, the samples and Python with torch."""
+
+    rows: int  # vectors as long as the model
+    loose: int  # what the allocator loses between them
+    objects: int
+    planes: int
+    history: int
+    checkpoint: int = 0
+
+    @property
+    def total(self) -> int:
+        return sum(getattr(self, field.name) for field in fields(self))
+
+    def __str__(self) -> str:
+        named = {field.name: getattr(self, field.name) for field in fields(self)}
+        return ", ".join(f"{name} {size / 2**30:.2f}" for name, size in named.items() if size)
+
+
+def predict(
+    sites: int,
+    parameters: int,
+    *,
+    bytes_each: int = 4,
+    planes: int | None = 50,
+    lines: int = 21,
+    kept: bool = False,
+) -> Memory:
+    """What `aspire` on the simulator takes with N sites and p parameters once all have reported.
+
+    bytes_each  of a parameter: 4 is float32
+    planes      M; None, which has no limit, counts as 50
+    lines       of history that will be kept
+    kept        the run has a folder, and so checkpoints
+    """
+    vectors = sites * parameters * bytes_each
+    return Memory(
+        rows=ROWS * vectors,
+        loose=int(LOOSE * vectors),
+        objects=OBJECTS * sites,
+        planes=PLANES * sites * (planes or 50),
+        history=LINE * sites * lines,
+        checkpoint=KEPT * vectors if kept else 0,
+    )
+
+
+def free(device: torch.device | None = None) -> int:
+    """Bytes that can still be had here: of the card, or of the machine and our share of it."""
+    if device is not None and device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    known = [amount for amount in (_of_machine(), _of_group()) if amount is not None]
+    return min(known) if known else os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def refuse_too_large(sites: int, parameters: int, needed: Memory, available: int) -> None:
+    if needed.total > SHARE * available:
+        raise ValueError(
+            f"{sites} sites with {parameters} parameters need {needed.total / 2**30:.1f} GiB "
+            f"({needed}): expected at most 90 % of the {available / 2**30:.1f} GiB that are free"
+        )
+
+
+def _of_machine() -> int | None:
+    """What Linux says can be had without swapping; elsewhere not known."""
+    try:
+        lines = MEMINFO.read_text(encoding="ascii").splitlines()
+    except OSError:
+        return None
+    found = [int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")]
+    return 1024 * found[0] if found else None
+
+
+def _of_group() -> int | None:
+    """What is left of a container's limit; file pages that can go do not count."""
+    for limit, current, stat in GROUPS:
+        try:
+            most, used, lines = ((CGROUP / name).read_text() for name in (limit, current, stat))
+            pages = dict(line.split() for line in lines.splitlines())
+            return max(0, int(most) - int(used) + int(pages["inactive_file"]))
+        except (OSError, ValueError, KeyError):
+            continue  # not this version, or no limit ("max")
+    return None

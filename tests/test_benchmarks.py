@@ -1,0 +1,87 @@
+"""The benchmarks that docs/performance.md names work: run small, and what they write is checked."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+BENCHMARKS = ROOT / "benchmarks"
+
+
+def run(*words: str) -> str:
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    env["PYTHONPATH"] = os.pathsep.join([str(ROOT / "src"), env.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [sys.executable, *words], cwd=BENCHMARKS, env=env, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_scale(tmp_path):
+    out = tmp_path / "scale.json"
+    run("scale.py", "--sites", "300", "--baseline", "20", "--updates", "200", "--threads", "1",
+        "--out", str(out))  # fmt: skip
+    found = json.loads(out.read_text())
+    few, many, again = found["runs"]
+    assert [one["sites"] for one in found["runs"]] == [20, 300, 20]
+    assert few["worst_case_loss"] == again["worst_case_loss"]  # the same run, to the bit
+    # 13 gradients a probe; the rest are the steps, some of them checked by a second gradient
+    assert 200 <= many["gradients"] - 13 * 300 <= 2 * 200
+    assert many["gib_peak"] >= many["gib_before_training"]
+    assert found["update_cost_ratio"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", ["run.py", "cost.py"])
+def test_quick_benchmarks_run_and_write_nothing(script):
+    files = {path: path.stat().st_mtime_ns for path in BENCHMARKS.glob("*.json")}
+    said = run(script, "--quick")
+    assert ("HiGHS" if script == "run.py" else "exponent") in said
+    assert files == {path: path.stat().st_mtime_ns for path in BENCHMARKS.glob("*.json")}
+
+
+def load(name: str):
+    """A benchmark as a module; what it imports beside itself is not needed here."""
+    spec = importlib.util.spec_from_file_location(f"benchmark_{name}", BENCHMARKS / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_peers_are_compared_by_their_ratios_to_the_plain_loop():
+    peers = load("peers/run")
+    found = peers.multiples(
+        {"S = 1": {"ratio_to_plain": 1.0}, "S = 50": {"ratio_to_plain": 6.0}},
+        {
+            "a": {"version": "1", "synchronous": {"ratio_to_plain": 0.5}},
+            "b": {"version": "2", "synchronous": {"ratio_to_plain": 0.2},
+                  "asynchronous": {"ratio_to_plain": 0.1}},
+            "c": {"not_measured": "it does not install"},
+        },
+    )  # fmt: skip
+    assert found["ours_best_ratio_to_plain"] == 6.0
+    assert found["fastest_peer"] == {"name": "a synchronous", "ours_times_it": 12.0, "wanted": 10.0}
+    assert found["fastest_asynchronous_peer"]["ours_times_it"] == 60.0
+
+
+def test_a_peer_that_fails_is_listed_with_the_reason(monkeypatch, capsys):
+    peers = load("peers/run")
+    monkeypatch.setattr(peers, "installed", lambda name, wanted: Path(sys.executable))
+    peer = {"install": "nothing", "runs": {"synchronous": ["no_such_file.py"]}}
+    found = peers.measure("pytest", peer)
+    assert "no_such_file.py" in found["not_measured"]
+    assert "not measured" in capsys.readouterr().out
+
+
+def test_the_fitted_exponent_is_that_of_a_power(monkeypatch):
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    cost = load("cost")
+    values = [1, 10, 100, 1000]
+    assert cost.exponent(values, [3.0 * v**0.7 for v in values]) == pytest.approx(0.7)

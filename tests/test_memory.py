@@ -1,0 +1,153 @@
+"""Memory is said before a run starts: held against what a run holds, and refused by a sentence."""
+
+import gc
+import subprocess
+import sys
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+from aspire import train
+from aspire.cli import main
+from aspire.runtimes import simulator
+from aspire.train import Memory, memory, predict, prepare
+
+SITES, FEATURES, CLASSES, SAMPLES = 300, 40, 10, 4
+PARAMETERS = CLASSES * (FEATURES + 1)
+
+
+def sites(count: int = SITES):
+    made = torch.Generator().manual_seed(0)
+    inputs = torch.randn(count * SAMPLES, FEATURES, generator=made)
+    targets = torch.randint(0, CLASSES, (count * SAMPLES,), generator=made)
+    return list(zip(inputs.split(SAMPLES), targets.split(SAMPLES), strict=True))
+
+
+def model():
+    return torch.nn.Linear(FEATURES, CLASSES)
+
+
+def long_vectors() -> int:
+    """Bytes of all tensors that are a whole number of parameter vectors, each storage once."""
+    gc.collect()
+    tensors = [x for x in gc.get_objects() if type(x) is torch.Tensor]
+    known = {x.untyped_storage().data_ptr(): x.untyped_storage().nbytes() for x in tensors}
+    return sum(size for size in known.values() if size and size % (4 * PARAMETERS) == 0)
+
+
+@pytest.mark.parametrize("quorum", [1, 8])
+@pytest.mark.parametrize("local_steps", [1, 3])
+def test_the_rows_of_a_run_are_those_that_were_predicted(quorum, local_steps):
+    """Never more than said, and as many once everybody has reported twice."""
+    arguments = {"quorum": quorum, "local_steps": local_steps, "batch_size": 4}
+    job = prepare(model(), sites(), iterations=5 * SITES // quorum, evaluate_every=0, **arguments)
+    before = long_vectors()
+    simulation = job.begin()
+    simulator.run(simulation, lambda s: s.master.started)
+    said, most = predict(SITES, PARAMETERS).rows, 0
+    few = 40 * 4 * PARAMETERS  # z and its sums, the tasks' shared vectors, one call's results
+    while not job.done(simulation):
+        target = simulation.master.t + 50
+        simulator.run(simulation, lambda s: s.master.t >= target)  # noqa: B023
+        most = max(most, long_vectors() - before)
+        assert most <= said + few
+    assert most >= 0.97 * said
+
+
+CHILD = """
+import resource, sys, torch
+from aspire.train import predict
+sys.path.insert(0, {tests!r})
+from tests.test_memory import CLASSES, SAMPLES
+from aspire import train
+count, features = {count}, {features}
+made = torch.Generator().manual_seed(0)
+inputs = torch.randn(count * SAMPLES, features, generator=made)
+targets = torch.randint(0, CLASSES, (count * SAMPLES,), generator=made)
+pairs = list(zip(inputs.split(SAMPLES), targets.split(SAMPLES)))
+train(torch.nn.Linear(features, CLASSES), pairs[:8], batch_size=4, iterations=40)
+peak = lambda: 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+before = peak()
+train(torch.nn.Linear(features, CLASSES), pairs, batch_size=4, quorum=16, iterations=count // 4)
+said = predict(count, CLASSES * (features + 1)).total
+print((peak() - before) / said)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="ru_maxrss is in bytes elsewhere")
+@pytest.mark.parametrize(("count", "features"), [(2000, 400), (6000, 10)])
+def test_the_peak_of_a_process_is_near_the_prediction(count, features, request):
+    """Each site reports four times. Above: never, give or take 10 %; below: at least half."""
+    code = CHILD.format(tests=str(request.config.rootpath), count=count, features=features)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert 0.5 <= float(done.stdout) <= 1.1
+
+
+def test_the_prediction_is_a_sum_that_grows_with_every_argument():
+    one = predict(100, 1000)
+    assert one.total == one.rows + one.loose + one.objects + one.planes + one.history
+    assert one.rows == 4 * 100 * 1000 * 4
+    assert predict(200, 1000).total == 2 * one.total
+    assert predict(100, 2000).rows == predict(100, 1000, bytes_each=8).rows == 2 * one.rows
+    assert predict(100, 1000, planes=100).planes == 2 * one.planes
+    assert predict(100, 1000, planes=None) == one
+    assert predict(100, 1000, lines=42).history == 2 * one.history
+    assert predict(100, 1000, kept=True).checkpoint == 2 * one.rows
+    assert one.checkpoint == 0
+
+
+def test_what_does_not_fit_is_refused_before_the_start(monkeypatch):
+    monkeypatch.setattr(memory, "free", lambda device: 10**6)
+    sentence = r"300 sites with 410 parameters need 0\.0 GiB \(rows .*: expected at most 90 %"
+    with pytest.raises(ValueError, match=sentence):
+        train(model(), sites(), iterations=10)
+
+
+def test_the_limit_is_nine_tenths_of_what_is_free():
+    needed = Memory(rows=900, loose=0, objects=0, planes=0, history=0)
+    memory.refuse_too_large(1, 1, needed, 1000)
+    with pytest.raises(ValueError, match="expected at most 90 %"):
+        memory.refuse_too_large(1, 1, needed, 999)
+
+
+def test_a_run_with_a_folder_needs_room_for_checkpoints(tmp_path, monkeypatch):
+    said = predict(SITES, PARAMETERS, lines=2).total
+    monkeypatch.setattr(memory, "free", lambda device: int(said / 0.9) + 1)
+    arguments = {"iterations": 2, "evaluate_every": 2, "batch_size": 4}
+    train(model(), sites(), **arguments)
+    with pytest.raises(ValueError, match=r"checkpoint 0\.00"):
+        train(model(), sites(), out=tmp_path / "run", **arguments)
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_command_line_refuses_in_one_sentence(tmp_path, monkeypatch):
+    file = tmp_path / "large.py"
+    file.write_text(
+        "import torch\n"
+        "def model(): return torch.nn.Linear(2, 2)\n"
+        "def sites(): return [(torch.zeros(3, 2), torch.tensor([0, 1, 1]))] * 50\n"
+    )
+    monkeypatch.setattr(memory, "free", lambda device: 1000)
+    result = CliRunner().invoke(main, ["train", str(file), "--out", str(tmp_path / "run")])
+    assert result.exit_code == 2
+    assert result.output.startswith("Error: 50 sites with 6 parameters need")
+    assert result.output.count("\n") == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_free_is_the_smaller_of_machine_and_container(tmp_path, monkeypatch):
+    meminfo, group = tmp_path / "meminfo", tmp_path / "group"
+    meminfo.write_text("MemTotal: 9000 kB\nMemAvailable:    8000 kB\n")
+    monkeypatch.setattr(memory, "MEMINFO", meminfo)
+    monkeypatch.setattr(memory, "CGROUP", group)
+    assert memory.free() == 8000 * 1024
+    group.mkdir()
+    for name, text in (("max", "5000000"), ("current", "3000000"), ("stat", "inactive_file 500")):
+        (group / f"memory.{name}").write_text(text)
+    assert memory.free() == 5000000 - 3000000 + 500
+    (group / "memory.max").write_text("max\n")
+    assert memory.free() == 8000 * 1024
+    meminfo.unlink()
+    assert memory.free() > 10**6  # what the machine has
