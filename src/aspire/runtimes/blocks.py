@@ -25,7 +25,8 @@ from aspire.methods.aspire_state import Rules
 from aspire.methods.aspire_step import revise_planes
 from aspire.methods.worker import PASSES, check_is_due, loss_is_due, probes
 from aspire.problem import Problem
-from aspire.runtimes.blocks_rows import Flight, Plan, Rows
+from aspire.runtimes.blocks_rows import Plan, Rows
+from aspire.runtimes.blocks_work import Flight
 from aspire.runtimes.order import Block, Integers, Order
 from aspire.runtimes.simulator import REPORT, Simulation, Stopped
 from aspire.types import Info, Noted, Report, Task
@@ -41,7 +42,9 @@ WIDEST = 128  # layers up to here are one tile of a kernel
 def fits(simulation: Simulation) -> bool:
     """Whether blocks can do all of it: aspire as it comes, everybody present, stacks of layers."""
     method, sites = simulation.method, simulation.problem.sites
-    if method.name != "aspire" or not simulation.problem.batched:
+    if method.name != "aspire" or not simulation.problem.batched or simulation.evaluate.exact:
+        return False
+    if not (on_card(simulation.problem) or on_host(simulation.problem)):
         return False
     rules, first = Rules(**method.settings), sites[0]
     plain = (rules.staleness, rules.local_steps, rules.bounded) == (None, 1, False)
@@ -63,6 +66,13 @@ def on_card(problem: Problem) -> bool:
     if stack is None or not stack.classes:
         return False
     return all(max(layer.inputs, layer.outputs) <= WIDEST for layer in stack.layers)
+
+
+def on_host(problem: Problem) -> bool:
+    """Whether every row can be evaluated by itself, in any order, on the CPU."""
+    first = problem.sites[0]
+    stack = first.objective.stack
+    return stack is not None and stack.rowwise(problem.flat.start, first.batch_samples)
 
 
 def run(
@@ -95,6 +105,7 @@ def run(
             engine.leave()
         on_step(simulation)
     engine.leave()
+    engine.rows.close()
     return simulation
 
 
@@ -138,7 +149,8 @@ class Engine:
 
             self.rows: Any = Card(self.rules, m, simulation.problem, flight, self.quorum)
         else:
-            self.rows = Rows(self.rules, m, simulation.problem, flight)
+            draws, threads = self.clock.number + 1, simulation.evaluate.threads
+            self.rows = Rows(self.rules, m, simulation.problem, flight, draws, threads)
         self.thread = ThreadPoolExecutor(1) if self.quorum >= APART else None
         self.ahead: Callable[[], tuple[Block, Plan]] | None = None
         self.ended: tuple[Block, Callable[[], Integers]] | None = None

@@ -24,7 +24,8 @@ from aspire.methods.aspire_state import Master, Rules
 from aspire.methods.worker import OVERSHOOT
 from aspire.problem import Problem
 from aspire.runtimes import digest, kernels, kernels_step
-from aspire.runtimes.blocks_rows import Flight, Plan
+from aspire.runtimes.blocks_rows import Plan
+from aspire.runtimes.blocks_work import Flight
 from aspire.runtimes.order import Integers
 from aspire.types import Array
 
@@ -217,6 +218,9 @@ class Card:
     def rebuild(self) -> None:
         self.master.sum_w.copy_(self.master.w.sum(0, dtype=torch.float64))
         self.master.sum_phi.copy_(self.master.phi.sum(0, dtype=torch.float64))
+
+    def close(self) -> None:
+        """Nothing is left open."""
 
     # ------------------------------------------------------------ steps
 

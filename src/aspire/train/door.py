@@ -245,8 +245,8 @@ def _advance(
     whole: Callable[[], bool] = lambda: False,
     **looks: Any,
 ) -> None:
-    """By whole blocks where the card can, else event by event."""
-    if not (math.isinf(job.gradients) and blocks.on_card(job.problem) and blocks.fits(simulation)):
+    """By whole blocks where they can serve, else event by event."""
+    if not (math.isinf(job.gradients) and blocks.fits(simulation)):
         simulator.run(simulation, done, **looks)
         return
     every = job.evaluate_every or blocks.LOOK
