@@ -19,7 +19,7 @@ from aspire.core.planes import Planes
 from aspire.core.schedules import Member
 from aspire.methods.aspire_state import Master, Rules, rebuild_sums
 from aspire.problem import Problem
-from aspire.runtimes.blocks_work import Bench, Flight, Handed
+from aspire.runtimes.blocks_work import NUMBER, Bench, Flight, Handed
 from aspire.runtimes.order import Integers
 from aspire.types import Array
 
@@ -118,7 +118,8 @@ class Rows:
         bench.pi[workers], bench.rate[workers] = pi, rate
         bench.flight.curvature[workers] = 0.0
         if bench.compiled is not None:
-            bench.compiled.step(workers, pi, rate, self.rates, c2, share)
+            where = bench.tasks.places[0] + NUMBER * i * len(workers)
+            bench.compiled.step(where, pi, rate, self.rates, c2, share)
         else:
             self._vectors(workers, pi, rate, c2, share)
         bench.hand((i + 1) * len(workers))
@@ -147,6 +148,8 @@ class Rows:
 
     def rebuild(self) -> None:
         rebuild_sums(self.master)
+        if self.bench.compiled is not None:
+            self.bench.compiled.bind()
 
     def put_planes(self) -> None:
         """They are the master's own."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -21,11 +22,12 @@ from aspire.methods.aspire_state import Master
 from aspire.methods.worker import checked_step
 from aspire.problem import Problem
 from aspire.runtimes import digest
-from aspire.runtimes.blocks_native import compiled
+from aspire.runtimes.blocks_native import at, compiled
 from aspire.runtimes.order import Integers
 from aspire.types import Array, Task
 
 ROWS = 16  # in one group: their numbers stay in the cache of one core
+NUMBER = 8  # bytes of an int64
 DRAWN = 4096  # batches whose indices are computed at once
 
 
@@ -47,9 +49,10 @@ class Handed:
     checks: Integers  # 1 where the step is checked
     losses: Integers  # 1 where the loss is reported
 
-    def part(self, rows: slice) -> Handed:
-        columns = self.workers, self.draws, self.checks, self.losses
-        return Handed(*(column[rows] for column in columns))
+    @cached_property
+    def places(self) -> tuple[int, int, int]:
+        """Where workers, checks and losses lie."""
+        return at(self.workers), at(self.checks), at(self.losses)
 
 
 @dataclass(eq=False)
@@ -57,8 +60,10 @@ class Group:
     """Tasks that are worked on together."""
 
     tasks: Handed
+    rows: slice  # of `tasks`
     workers: list[int]
-    index: Any  # (R, B) samples in the batch after each task's
+    indices: Any  # (rows, B): samples in the batches after the tasks from number `drawn` on
+    drawn: int
     call: Future[None] | None = None
 
 
@@ -97,8 +102,9 @@ class Bench:
 
     def _draw(self, first: int, count: int) -> None:
         """The batches after the tasks from `first` on."""
-        some = self.tasks.part(slice(first, first + max(count, DRAWN)))
-        self.drawn, self.indices = first, self._indices(some.workers, some.draws + 1)
+        rows = slice(first, first + max(count, DRAWN))
+        workers, draws = self.tasks.workers[rows], self.tasks.draws[rows] + 1
+        self.drawn, self.indices = first, self._indices(workers, draws)
 
     def _indices(self, workers: Integers, draws: Integers) -> Any:
         sizes, starts = self.sizes[workers], self.starts[workers]
@@ -125,8 +131,7 @@ class Bench:
         size = -(-count // -(-count // ROWS))
         for first in range(self.since, self.until, size):
             rows = slice(first, min(first + size, self.until))
-            index = self.indices[first - self.drawn : rows.stop - self.drawn]
-            group = Group(self.tasks.part(rows), self.names[rows], index)
+            group = Group(self.tasks, rows, self.names[rows], self.indices, self.drawn)
             for j in group.workers:
                 self.ahead[j] = group
             self.queue.append(group)
@@ -164,52 +169,55 @@ class Bench:
     # ------------------------------------------------------------ work
 
     def _work(self, group: Group) -> None:
-        """Steps that are checked, then all gradients, losses and digests."""
-        tasks, R = group.tasks, len(group.workers)
-        if tasks.checks.any():
-            self._check(tasks)
+        """Steps that are checked, then losses, gradients and digests."""
+        tasks, rows = group.tasks, group.rows
+        due = np.flatnonzero(tasks.checks[rows])
+        again = None
+        if len(due):
+            workers, draws = tasks.workers[rows][due], tasks.draws[rows][due]
+            again = self._indices(workers, draws)
         if self.compiled is not None:
-            self.compiled.work(tasks.workers, tasks.losses, group.index)
+            first = group.indices.ctypes.data + NUMBER * self.batch * (rows.start - group.drawn)
+            columns = [place + NUMBER * rows.start for place in tasks.places]
+            self.compiled.work(len(group.workers), columns, first, again)
             return
+        if again is not None:
+            self._check(workers, again)
+        self._work_alone(
+            tasks.workers[rows], tasks.losses[rows],
+            group.indices[rows.start - group.drawn : rows.stop - group.drawn],
+        )  # fmt: skip
+
+    def _work_alone(self, workers: Integers, losses: Integers, index: Any) -> None:
+        """Without rows.c."""
+        R = len(workers)
         with self.stack.room(ROWS, self.batch, self.G.dtype) as room:
-            np.take(self.w, tasks.workers, 0, out=room.w[:R], mode="clip")
-            for row in np.flatnonzero(tasks.losses).tolist():
-                j = group.workers[row]
+            np.take(self.w, workers, 0, out=room.w[:R], mode="clip")
+            for row in np.flatnonzero(losses).tolist():
+                j = int(workers[row])
                 self.flight.loss[j] = self.sites[j].loss(room.W[row])
-            self._gradients(room, R, group.index)
-            self.g[tasks.workers] = room.g[:R]
-            told = self.flight.loss[tasks.workers], self.flight.curvature[tasks.workers]
-            self.digests[tasks.workers] = reported(room.W[:R], *told)
+            self._gradients(room, R, index)
+            self.g[workers] = room.g[:R]
+            told = self.flight.loss[workers], self.flight.curvature[workers]
+            self.digests[workers] = reported(room.W[:R], *told)
 
     def _gradients(self, room: Any, R: int, index: Any) -> None:
         np.take(self.inputs, index, 0, out=room.x[:R], mode="clip")
         np.take(self.targets, index, 0, out=room.y[:R], mode="clip")
         room.gradients(R, self.decay)
 
-    def _check(self, tasks: Handed) -> None:
+    def _check(self, workers: Integers, index: Any) -> None:
         """(11) goes no further than it should: `methods.worker.checked_step`."""
-        due = np.flatnonzero(tasks.checks)
-        workers = tasks.workers[due]
-        again = self._again(workers, self._indices(workers, tasks.draws[due]))
-        for j, there in zip(workers.tolist(), again, strict=True):
-            kappa = self.master.constants["kappa"]
-            said = {"pi": self.pi[j], "kappa": kappa, "rate": self.rate[j]}
-            self.flight.w[j], self.flight.curvature[j] = checked_step(
-                self.master.w[j], self.flight.w[j], self.G[j], there,
-                Task(j, 0, "step", {}, said),
-            )  # fmt: skip
-
-    def _again(self, workers: Integers, index: Any) -> Tensor:
-        """Gradients at flight.w on these batches."""
-        rows = len(workers)
-        if self.compiled is not None:
-            found = self.G.new_empty(rows, self.G.shape[1])
-            self.compiled.gradients(workers, index, found)
-            return found
+        rows, kappa = len(workers), self.master.constants["kappa"]
         with self.stack.room(ROWS, self.batch, self.G.dtype) as room:
             np.take(self.w, workers, 0, out=room.w[:rows], mode="clip")
             self._gradients(room, rows, index)
-            return room.G[:rows].clone()
+            for row, j in enumerate(workers.tolist()):
+                said = {"pi": self.pi[j], "kappa": kappa, "rate": self.rate[j]}
+                self.flight.w[j], self.flight.curvature[j] = checked_step(
+                    self.master.w[j], self.flight.w[j], self.G[j], room.G[row],
+                    Task(j, 0, "step", {}, said),
+                )  # fmt: skip
 
 
 def _done(group: Group) -> bool:

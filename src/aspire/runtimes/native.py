@@ -25,7 +25,7 @@ logger = logging.getLogger("aspire")
 SOURCE = Path(__file__).with_name("rows.c")
 FLAGS = ("-O3", "-march=native", "-std=gnu11", "-shared", "-fPIC")
 KINDS = {torch.float32: ("-DREAL=float", "-DSINGLE"), torch.float64: ("-DREAL=double",)}
-MOST_LAYERS, MOST_CLASSES = 16, 1024  # as in rows.c
+MOST_LAYERS = 16  # as in rows.c
 SECONDS = 60.0
 
 _number, _array = ctypes.c_int64, ctypes.c_void_p
@@ -41,7 +41,8 @@ class Bench(ctypes.Structure):
         ("decay", ctypes.c_double), ("w", _array), ("g", _array), ("samples", _array),
         ("targets", _array), ("judged", _array), ("judged_targets", _array),
         ("judged_count", _array), ("loss", _array), ("curvature", _array), ("digests", _array),
-        ("multipliers", _array),
+        ("multipliers", _array), ("held", _array), ("pi", _array), ("rate", _array),
+        ("kappa", ctypes.c_double), ("overshoot", ctypes.c_double),
     )  # fmt: skip
 
 
@@ -66,8 +67,7 @@ def library(dtype: torch.dtype) -> Any:
         logger.info("rows.c was not compiled, so the slower way is taken: %s", error)
         return None
     one, real = _number, ctypes.c_double
-    found.gradients.argtypes = (_array, one, _array, _array, _array, _array)
-    found.work.argtypes = (_array, one, _array, _array, _array)
+    found.work.argtypes = (_array, one, *[_array] * 5)
     found.step.argtypes = (_array, one, _array, _array, _array, *[real] * 5)
     found.step.restype = None
     return found

@@ -34,6 +34,9 @@ typedef struct {
     double *loss, *curvature;
     int64_t *digests;
     const int64_t *multipliers;
+    const REAL *held;         /* (N, p): where the steps in flight began */
+    const double *pi, *rate;  /* of the tasks in flight */
+    double kappa, overshoot;
 } Bench;
 
 typedef struct {
@@ -75,6 +78,7 @@ static int64_t padded(int64_t n) { return (n + LANES - 1) / LANES * LANES; }
 TILE(6, 4)
 TILE(4, 4)
 TILE(1, 4)
+TILE(8, 2)
 #else
 #define WIDE 2
 #endif
@@ -100,6 +104,9 @@ static void product(int64_t M, int64_t N, int64_t K, const REAL *A, int64_t am, 
 #endif
     for (; n + 2 * LANES <= N; n += 2 * LANES) {
         m = 0;
+#if WIDE == 4
+        ROWS(8, 2)
+#endif
         ROWS(4, 2) ROWS(1, 2)
     }
     for (; n < N; n += LANES) {
@@ -146,12 +153,12 @@ static REAL largest(const REAL *h, int64_t count) {
     return most;
 }
 
-/* e <- exp(h - max h), zero where there is only padding; returns the sum, and max h. */
-static REAL exponentials(const REAL *h, REAL *e, int64_t count, REAL *most) {
+/* e <- exp(h - max h), zero where there is only padding; returns the sum. */
+static REAL exponentials(const REAL *h, REAL *e, int64_t count) {
     int64_t wide = padded(count);
-    *most = largest(h, count);
+    REAL most = largest(h, count);
     for (int64_t i = 0; i < wide; i += LANES)
-        *(vec *)(e + i) = exponential(*(const vec *)(h + i) - *most);
+        *(vec *)(e + i) = exponential(*(const vec *)(h + i) - most);
     for (int64_t i = count; i < wide; i++) e[i] = 0;
     vec total = *(vec *)e;
     for (int64_t i = LANES; i < wide; i += LANES) total += *(vec *)(e + i);
@@ -236,8 +243,8 @@ static void gradient(const Bench *b, const REAL *w, const int64_t *index, REAL *
     forward(b, room, B, room->h[0], wide);
     int64_t classes = b->outputs[L - 1], tall = padded(classes);
     for (int64_t k = 0; k < B; k++) {
-        REAL most, *s = room->s[L] + k * tall;
-        REAL share = 1 / (exponentials(room->h[L] + k * tall, s, classes, &most) * (REAL)B);
+        REAL *s = room->s[L] + k * tall;
+        REAL share = 1 / (exponentials(room->h[L] + k * tall, s, classes) * (REAL)B);
         for (int64_t i = 0; i < tall; i += LANES) *(vec *)(s + i) *= share;
         s[b->targets[index[k]]] -= 1 / (REAL)B;
     }
@@ -270,26 +277,45 @@ static void gradient(const Bench *b, const REAL *w, const int64_t *index, REAL *
         for (int64_t k = 0; k < b->row; k++) g[k] += (REAL)b->decay * w[k];
 }
 
+/* max_c h_kc and sum_c exp(h_kc - max) of BLOCK samples, which lie side by side in a vector. */
+static void log_sums(const REAL *h, int64_t classes, REAL *turned, REAL *most, REAL *sums) {
+    int64_t tall = padded(classes);
+    for (int64_t k = 0; k < BLOCK; k++)
+        for (int64_t c = 0; c < classes; c++) turned[c * BLOCK + k] = h[k * tall + c];
+    for (int64_t k = 0; k < BLOCK; k += LANES) {
+        vec top = *(vec *)(turned + k), sum = {0};
+        for (int64_t c = 1; c < classes; c++) {
+            vec x = *(vec *)(turned + c * BLOCK + k);
+            mask above = (mask)(x > top);
+            top = (vec)(((mask)x & above) | ((mask)top & ~above));
+        }
+        for (int64_t c = 0; c < classes; c++)
+            sum += exponential(*(vec *)(turned + c * BLOCK + k) - top);
+        *(vec *)(most + k) = top;
+        *(vec *)(sums + k) = sum;
+    }
+}
+
 /* Mean cross-entropy of one row over a site, plus decay/2 |w|^2. */
 static double mean_loss(const Bench *b, const REAL *w, int64_t j, Room *room) {
     int64_t n = b->judged_count[j], in = b->inputs[0], L = b->layers;
     int64_t classes = b->outputs[L - 1], tall = padded(classes);
     const REAL *x = b->judged[j];
     const int64_t *y = b->judged_targets[j];
-    double total = 0, product_ = 1;
-    REAL e[1024];
+    double total = 0, power = 1;
+    REAL most[BLOCK], sums[BLOCK];
     unfold(b, w, room, 0);
     for (int64_t first = 0; first < n; first += BLOCK) {
         int64_t count = n - first < BLOCK ? n - first : BLOCK;
         forward(b, room, count, x + first * in, in);
+        log_sums(room->h[L], classes, room->s[L], most, sums);
         for (int64_t k = 0; k < count; k++) {
-            REAL most, *h = room->h[L] + k * tall;
-            product_ *= exponentials(h, e, classes, &most); /* between 1 and the classes */
-            total += (double)most - (double)h[y[first + k]];
-            if (product_ > 1e100) total += log(product_), product_ = 1;
+            power *= (double)sums[k]; /* between 1 and the classes: one log for many */
+            total += (double)most[k] - (double)room->h[L][k * tall + y[first + k]];
+            if (power > 1e100) total += log(power), power = 1;
         }
     }
-    total = (total + log(product_)) / (double)n;
+    total = (total + log(power)) / (double)n;
     double square = 0;
     if (b->decay)
         for (int64_t k = 0; k < b->row; k++) square += (double)w[k] * (double)w[k];
@@ -311,25 +337,41 @@ static int64_t digest(const Bench *b, const REAL *w, int64_t j) {
 
 /* ---------------------------------------------------------------- what is called */
 
-/* Gradients of these workers' rows, row r to g[places[r]], on the batches index[r]. */
-int gradients(const Bench *b, int64_t rows, const int64_t *workers, const int64_t *index, REAL *g,
-              const int64_t *places) {
-    Room room;
-    if (!make_room(b, b->batch, &room)) return 1;
-    for (int64_t r = 0; r < rows; r++)
-        gradient(b, b->w + workers[r] * b->row, index + r * b->batch, g + places[r] * b->row,
-                 &room);
-    free(room.memory);
-    return 0;
+/* As `methods.worker.checked_step`, at w on the batch of the step itself. */
+static void check(const Bench *b, int64_t j, const int64_t *batch, REAL *again, Room *room) {
+    REAL *w = b->w + j * b->row;
+    const REAL *held = b->held + j * b->row, *g = b->g + j * b->row;
+    double length = 0, bend = 0;
+    gradient(b, w, batch, again, room);
+    for (int64_t i = 0; i < b->row; i++) {
+        double d = (double)(w[i] - held[i]);
+        length += d * d;
+        bend += (double)(again[i] - g[i]) * d;
+    }
+    b->curvature[j] = 0;
+    if (!(length > 0 && b->pi[j] > 0)) return;
+    bend /= length;
+    double far = b->rate[j] * (b->pi[j] * bend + b->kappa);
+    if (!(far > b->overshoot)) return;
+    for (int64_t i = 0; i < b->row; i++) w[i] = held[i] + (w[i] - held[i]) / (REAL)far;
+    b->curvature[j] = bend;
 }
 
-/* Losses where they are due, then gradients and digests. */
-int work(const Bench *b, int64_t rows, const int64_t *workers, const int64_t *due,
-         const int64_t *index) {
+/* Steps that are checked, on the batches `again`; losses where they are due; then the gradients on
+   the next batches, and the digests. */
+int work(const Bench *b, int64_t rows, const int64_t *workers, const int64_t *checks,
+         const int64_t *due, const int64_t *index, const int64_t *again) {
     Room room;
     if (!make_room(b, b->batch > BLOCK ? b->batch : BLOCK, &room)) return 1;
     for (int64_t r = 0; r < rows; r++) {
         int64_t j = workers[r];
+        if (checks[r]) {
+            REAL *there = malloc((size_t)b->row * sizeof(REAL));
+            if (!there) return 1;
+            check(b, j, again, there, &room);
+            again += b->batch;
+            free(there);
+        }
         const REAL *w = b->w + j * b->row;
         if (due[r]) b->loss[j] = mean_loss(b, w, j, &room);
         gradient(b, w, index + r * b->batch, b->g + j * b->row, &room);
