@@ -108,7 +108,7 @@ def way(request, monkeypatch):
     if request.param == "interpreted":
         monkeypatch.setattr(native, "library", lambda dtype: None)
     elif native.library(torch.float64) is None:
-        pytest.skip("rows.c was not compiled: there is no compiler")
+        pytest.skip("steps.c was not compiled: there is no compiler")
 
 
 def assert_same(a, b, tolerance):

@@ -1,4 +1,4 @@
-"""rows.c: what it computes is what the stack computes, whatever the shape, and it can be absent."""
+"""steps.c computes what the stack computes, whatever the shape, and it can be absent."""
 
 from __future__ import annotations
 
@@ -10,10 +10,13 @@ import torch
 from torch import nn
 
 from aspire import LogNormal, sites
+from aspire.core.presets import Auto
 from aspire.methods import aspire
+from aspire.methods.aspire_state import Rules
 from aspire.problem import build
 from aspire.runtimes import native, simulator
-from aspire.runtimes.blocks_work import Bench, Flight, Handed, reported
+from aspire.runtimes.blocks_native import Compiled
+from aspire.runtimes.blocks_work import Flight, reported
 
 SHAPES = [
     {"widths": (7, 64, 32, 16, 11), "bias": True, "relu": False, "batch": 64},
@@ -39,24 +42,22 @@ def problem(widths, bias, relu, batch, dtype, decay=0.01):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_gradients_losses_and_digests_are_the_stacks(shape, dtype):
     if native.library(dtype) is None:
-        pytest.skip("rows.c was not compiled: there is no compiler")
+        pytest.skip("steps.c was not compiled: there is no compiler")
     made = problem(**shape, dtype=dtype)
-    master = simulator.begin(aspire(), made, delays=LogNormal()).master
+    method = aspire()
+    master = simulator.begin(method, made, delays=LogNormal()).master
+    master.constants = Auto().relevelled({"kappa": 1.0}, np.ones(4))
     w = made.flat.start + 0.3 * torch.randn(4, len(made.flat.start), dtype=dtype)
-    flight = Flight(w.clone(), np.zeros(4), np.arange(4.0))
-    bench = Bench(made, master, flight, threads=1)
-    assert bench.compiled is not None
-    order, draws = np.array([2, 0, 3, 1]), np.array([5, 1, 2, 2**33])
-    due = np.array([1, 1, 0, 1])
-    bench.load(Handed(order, draws, np.zeros_like(due), due))
-    bench.hand(4)
-    bench.need([0, 1, 2, 3])
-    expected = sites.gradients([made.sites[j] for j in order], w[order], (draws + 1).tolist())
+    flight, draws = Flight(w.clone(), np.zeros(4), np.arange(4.0)), np.array([5, 1, 2, 2**33])
+    rows = Compiled(Rules(**method.settings), master, made, flight, 1, draws, threads=1)
+    rows.tasks["reports"][:] = [1, 1, 1, 0]
+    found = rows.flight
+    expected = sites.gradients(made.sites, w, (draws + 1).tolist())
     tolerance = 2e-6 if dtype == torch.float32 else 1e-14
-    torch.testing.assert_close(bench.G[order], expected, rtol=tolerance, atol=10 * tolerance)
+    torch.testing.assert_close(rows.g, expected, rtol=tolerance, atol=10 * tolerance)
     losses = [made.sites[j].loss(w[j]) if j != 3 else 0.0 for j in range(4)]
-    np.testing.assert_allclose(flight.loss, losses, rtol=tolerance)
-    assert bench.digests.tolist() == reported(w, flight.loss, flight.curvature).tolist()
+    np.testing.assert_allclose(found.loss, losses, rtol=tolerance)
+    assert rows.tasks["digests"].tolist() == reported(w, found.loss, found.curvature).tolist()
 
 
 def test_without_a_compiler_there_is_no_library(monkeypatch, tmp_path):
@@ -72,7 +73,7 @@ def test_without_a_compiler_there_is_no_library(monkeypatch, tmp_path):
 def test_a_library_is_made_once_and_a_bad_cache_does_not_matter(monkeypatch, tmp_path):
     ask = native.library.__wrapped__
     if native.library(torch.float64) is None:
-        pytest.skip("rows.c was not compiled: there is no compiler")
+        pytest.skip("steps.c was not compiled: there is no compiler")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert ask(torch.float64) is not None
     (made,) = (tmp_path / "aspire").iterdir()

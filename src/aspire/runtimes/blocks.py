@@ -25,8 +25,9 @@ from aspire.methods.aspire_state import Rules
 from aspire.methods.aspire_step import revise_planes
 from aspire.methods.worker import PASSES, check_is_due, loss_is_due, probes
 from aspire.problem import Problem
-from aspire.runtimes.blocks_rows import Plan, Rows
-from aspire.runtimes.blocks_work import Flight
+from aspire.runtimes.blocks_native import Compiled, can_compile
+from aspire.runtimes.blocks_rows import Rows
+from aspire.runtimes.blocks_work import Flight, Plan
 from aspire.runtimes.order import Block, Integers, Order
 from aspire.runtimes.simulator import REPORT, Simulation, Stopped
 from aspire.types import Info, Noted, Report, Task
@@ -149,8 +150,13 @@ class Engine:
 
             self.rows: Any = Card(self.rules, m, simulation.problem, flight, self.quorum)
         else:
+            tables = self.rules, m, simulation.problem, flight
             draws, threads = self.clock.number + 1, simulation.evaluate.threads
-            self.rows = Rows(self.rules, m, simulation.problem, flight, draws, threads)
+            self.rows = (
+                Compiled(*tables, self.quorum, draws, threads)
+                if can_compile(simulation.problem)
+                else Rows(*tables, draws)
+            )
         self.thread = ThreadPoolExecutor(1) if self.quorum >= APART else None
         self.ahead: Callable[[], tuple[Block, Plan]] | None = None
         self.ended: tuple[Block, Callable[[], Integers]] | None = None

@@ -24,8 +24,7 @@ from aspire.methods.aspire_state import Master, Rules
 from aspire.methods.worker import OVERSHOOT
 from aspire.problem import Problem
 from aspire.runtimes import digest, kernels, kernels_step
-from aspire.runtimes.blocks_rows import Plan
-from aspire.runtimes.blocks_work import Flight
+from aspire.runtimes.blocks_work import Flight, Plan
 from aspire.runtimes.order import Integers
 from aspire.types import Array
 

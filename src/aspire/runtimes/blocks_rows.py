@@ -7,7 +7,6 @@ workers compute in between is `blocks_work`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,19 +18,9 @@ from aspire.core.planes import Planes
 from aspire.core.schedules import Member
 from aspire.methods.aspire_state import Master, Rules, rebuild_sums
 from aspire.problem import Problem
-from aspire.runtimes.blocks_work import NUMBER, Bench, Flight, Handed
+from aspire.runtimes.blocks_work import Bench, Flight, Plan
 from aspire.runtimes.order import Integers
 from aspire.types import Array
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What steps need to know beside the state; row i belongs to the i-th step, S columns."""
-
-    workers: Integers  # Q, in worker order
-    draws: Integers  # of the task that each is handed
-    checks: Integers  # 1 where its step is checked
-    losses: Integers  # 1 where its loss is reported
 
 
 class Rows:
@@ -44,15 +33,14 @@ class Rows:
         problem: Problem,
         flight: Flight,
         draws: Integers,
-        threads: int = 1,
     ) -> None:
         """`draws`: the batches of the tasks in flight."""
         self.rules, self.master = rules, master
         self.lam_before = master.planes.lam
         self.kappa = torch.tensor(master.constants["kappa"], dtype=master.w.dtype)
-        self.bench = Bench(problem, master, flight, threads)
+        self.bench = Bench(problem, master, flight)
         none = np.zeros_like(draws)
-        self.bench.load(Handed(np.arange(len(draws)), draws, none, none))
+        self.bench.load(Plan(np.arange(len(draws)), draws, none, none))
         self.bench.hand(len(draws))
 
     @property
@@ -65,8 +53,7 @@ class Rows:
         self.plan, self.members = plan, plan.workers.tolist()
         self.numbers = np.zeros((len(plan.workers), 4))
         self.found = np.zeros(plan.workers.shape, dtype=np.int64)
-        columns = plan.workers, plan.draws, plan.checks, plan.losses
-        self.bench.load(Handed(*(column.reshape(-1) for column in columns)))
+        self.bench.load(plan.flat())
 
     def tune(self, first: int, numbers: Array) -> None:
         """c1, rho1, c2 and the weight of the newest z in the average, of the steps from `first`."""
@@ -117,11 +104,7 @@ class Rows:
         rate: Any = self.rules.preset.worker_rate(m.constants, m.t, len(m.planes), m.n, member)
         bench.pi[workers], bench.rate[workers] = pi, rate
         bench.flight.curvature[workers] = 0.0
-        if bench.compiled is not None:
-            where = bench.tasks.places[0] + NUMBER * i * len(workers)
-            bench.compiled.step(where, pi, rate, self.rates, c2, share)
-        else:
-            self._vectors(workers, pi, rate, c2, share)
+        self._vectors(workers, pi, rate, c2, share)
         bench.hand((i + 1) * len(workers))
 
     def _vectors(self, workers: Integers, pi: Array, rate: Array, c2: float, share: float) -> None:
@@ -148,14 +131,12 @@ class Rows:
 
     def rebuild(self) -> None:
         rebuild_sums(self.master)
-        if self.bench.compiled is not None:
-            self.bench.compiled.bind()
 
     def put_planes(self) -> None:
         """They are the master's own."""
 
     def close(self) -> None:
-        self.bench.close()
+        """Nothing is left open."""
 
 
 def taken(table: Tensor, rows: Integers) -> Tensor:

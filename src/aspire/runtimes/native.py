@@ -1,4 +1,4 @@
-"""`rows.c`, compiled for this machine where it has a compiler, and called without Python's lock.
+"""`steps.c`, compiled for this machine where it has a compiler, and called without Python's lock.
 
 The library is kept in the user's cache, by what it was made of: source, compiler, processor. Where
 it cannot be made, `library` gives None and everything works without it, only slower.
@@ -22,36 +22,43 @@ from typing import Any
 import torch
 
 logger = logging.getLogger("aspire")
-SOURCE = Path(__file__).with_name("rows.c")
+SOURCES = [Path(__file__).with_name(name) for name in ("steps.c", "rows.c")]
 FLAGS = ("-O3", "-march=native", "-std=gnu11", "-shared", "-fPIC")
 KINDS = {torch.float32: ("-DREAL=float", "-DSINGLE"), torch.float64: ("-DREAL=double",)}
-MOST_LAYERS = 16  # as in rows.c
+MOST_LAYERS, MOST_PLANES = 16, 64  # as in rows.c and steps.c
 SECONDS = 60.0
 
 _number, _array = ctypes.c_int64, ctypes.c_void_p
 _several = _number * MOST_LAYERS
 
 
-class Bench(ctypes.Structure):
+class Problem(ctypes.Structure):
     """As in rows.c."""
 
     _fields_ = (
         ("layers", _number), ("batch", _number), ("row", _number),
         ("inputs", _several), ("outputs", _several), ("bias", _several), ("relu", _several),
-        ("decay", ctypes.c_double), ("w", _array), ("g", _array), ("samples", _array),
-        ("targets", _array), ("judged", _array), ("judged_targets", _array),
-        ("judged_count", _array), ("loss", _array), ("curvature", _array), ("digests", _array),
-        ("multipliers", _array), ("held", _array), ("pi", _array), ("rate", _array),
-        ("kappa", ctypes.c_double), ("overshoot", ctypes.c_double),
+        ("decay", ctypes.c_double), ("seed", ctypes.c_uint64),
+        *((name, _array) for name in (
+            "samples", "targets", "starts", "sizes", "judged", "judged_targets", "judged_count",
+            "multipliers",
+        )),
     )  # fmt: skip
 
 
-class Master(ctypes.Structure):
-    """As in rows.c."""
+class Run(ctypes.Structure):
+    """As in steps.c."""
 
     _fields_ = (
-        ("sites", _number), ("row", _number), ("flight", _array), ("w", _array), ("phi", _array),
-        ("g", _array), ("z", _array), ("average", _array), ("sum_w", _array), ("sum_phi", _array),
+        ("problem", Problem), ("n", _number), ("quorum", _number), ("planes", _number),
+        *((name, ctypes.c_double) for name in ("kappa", "eta", "rho2", "settle", "overshoot")),
+        *((name, _array) for name in (
+            "flight", "g", "w", "phi", "z", "average", "sum_w", "sum_phi",
+            "f", "told", "curvature", "revealed", "prior", "pi", "rate",
+            "P", "lam", "before", "F", "height", "draws", "checked", "reports", "digests", "state",
+            "plan_workers", "plan_draws", "plan_checks", "plan_losses", "numbers", "found", "queue",
+        )),
+        ("taken", _number), ("handed", _number), ("stop", _number),
     )  # fmt: skip
 
 
@@ -64,20 +71,18 @@ def library(dtype: torch.dtype) -> Any:
     try:
         found = ctypes.CDLL(str(_made(compiler, (*FLAGS, *KINDS[dtype]))))
     except (OSError, subprocess.SubprocessError) as error:
-        logger.info("rows.c was not compiled, so the slower way is taken: %s", error)
+        logger.info("steps.c was not compiled, so the slower way is taken: %s", error)
         return None
-    one, real = _number, ctypes.c_double
-    found.work.argtypes = (_array, one, *[_array] * 5)
-    found.step.argtypes = (_array, one, _array, _array, _array, *[real] * 5)
-    found.step.restype = None
+    found.advance.argtypes = (_array, *[_number] * 4)
+    found.finish.argtypes = (_array,)
     return found
 
 
 def _made(compiler: str, flags: tuple[str, ...]) -> Path:
     """The library's file, made unless it is there."""
     said = subprocess.run([compiler, "--version"], capture_output=True, timeout=SECONDS, check=True)
-    parts = SOURCE.read_bytes(), said.stdout, repr(flags).encode(), _processor()
-    name = f"rows-{hashlib.sha256(b' '.join(parts)).hexdigest()[:24]}.so"
+    parts = *(x.read_bytes() for x in SOURCES), said.stdout, repr(flags).encode(), _processor()
+    name = f"steps-{hashlib.sha256(b' '.join(parts)).hexdigest()[:24]}.so"
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "aspire"
     try:
         home.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -89,7 +94,7 @@ def _made(compiler: str, flags: tuple[str, ...]) -> Path:
     if not (home / name).is_file():
         with tempfile.TemporaryDirectory(dir=home) as beside:
             made = Path(beside) / name
-            order = [compiler, *flags, str(SOURCE), "-o", str(made), "-lm"]
+            order = [compiler, *flags, str(SOURCES[0]), "-o", str(made), "-lm", "-lpthread"]
             subprocess.run(order, capture_output=True, timeout=SECONDS, check=True)
             os.replace(made, home / name)
     return home / name

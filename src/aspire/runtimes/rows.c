@@ -1,4 +1,4 @@
-/* Rows on the CPU: what `blocks_work` and `blocks_rows` do, compiled where there is a compiler.
+/* A row on the CPU: its gradient, loss, digest and batches; see steps.c.
 
    Every row is worked on by itself, samples first: features (B, d), padded to whole vectors, so a
    row's numbers do not depend on the rows beside it. REAL is float or double. */
@@ -11,7 +11,6 @@
 #define LANES ((int64_t)(64 / sizeof(REAL)))
 #define MOST 16 /* layers */
 #define BLOCK 64 /* samples of a forward pass that are worked on at once */
-#define COLUMNS 512 /* of a master's step: what it needs of them stays in the cache */
 
 #ifdef SINGLE
 typedef int32_t bits;
@@ -25,26 +24,13 @@ typedef struct {
     int64_t layers, batch, row; /* row: numbers in a row, p */
     int64_t inputs[MOST], outputs[MOST], bias[MOST], relu[MOST];
     double decay;
-    REAL *w, *g;              /* (N, p): results in flight, and gradients at them */
-    const REAL *samples;      /* of all sites */
-    const int64_t *targets;
+    uint64_t seed; /* what the seed alone makes of the keys: `batches._seed_state` */
+    const REAL *samples; /* of all sites, and where each one's begin */
+    const int64_t *targets, *starts, *sizes;
     const REAL *const *judged; /* of each site: what its loss is taken on */
     const int64_t *const *judged_targets;
-    const int64_t *judged_count;
-    double *loss, *curvature;
-    int64_t *digests;
-    const int64_t *multipliers;
-    const REAL *held;         /* (N, p): where the steps in flight began */
-    const double *pi, *rate;  /* of the tasks in flight */
-    double kappa, overshoot;
-} Bench;
-
-typedef struct {
-    int64_t sites, row;
-    REAL *flight, *w, *phi;
-    const REAL *g;
-    double *z, *average, *sum_w, *sum_phi;
-} Master;
+    const int64_t *judged_count, *multipliers;
+} Problem;
 
 static int64_t padded(int64_t n) { return (n + LANES - 1) / LANES * LANES; }
 
@@ -175,22 +161,23 @@ typedef struct {
     REAL *bias[MOST];
     REAL *h[MOST + 1];  /* features before layer l; the last: outputs */
     REAL *s[MOST + 1];  /* slopes of the loss by them */
-    REAL *dw, *memory;
+    REAL *dw, *again, *memory;
+    int64_t *index;
 } Room;
 
-static int make_room(const Bench *b, int64_t samples, Room *room) {
-    int64_t size = 0, at = 0, most = 0, widest = padded(b->inputs[0]);
+static int make_room(const Problem *b, Room *room) {
+    int64_t size = 0, at = 0, most = 0, samples = b->batch > BLOCK ? b->batch : BLOCK;
     for (int l = 0; l < b->layers; l++) {
         int64_t in = padded(b->inputs[l]), out = padded(b->outputs[l]);
         size += b->inputs[l] * out + b->outputs[l] * in + out;
         most = b->outputs[l] * in > most ? b->outputs[l] * in : most;
         size += 2 * samples * out;
-        widest += out;
     }
-    size += 2 * samples * padded(b->inputs[0]) + most + LANES;
-    room->memory = aligned_alloc(64, (size_t)(padded(size) * sizeof(REAL)));
-    if (!room->memory) return 0;
-    memset(room->memory, 0, (size_t)(size * sizeof(REAL)));
+    size = padded(size + 2 * samples * padded(b->inputs[0]) + most + b->row);
+    room->memory = aligned_alloc(64, (size_t)size * sizeof(REAL));
+    room->index = malloc((size_t)b->batch * sizeof(int64_t));
+    if (!room->memory || !room->index) return 0;
+    memset(room->memory, 0, (size_t)size * sizeof(REAL));
 #define TAKE(place, count) (place) = room->memory + at, at += (count)
     TAKE(room->h[0], samples * padded(b->inputs[0]));
     TAKE(room->s[0], samples * padded(b->inputs[0]));
@@ -203,10 +190,16 @@ static int make_room(const Bench *b, int64_t samples, Room *room) {
         TAKE(room->s[l + 1], samples * out);
     }
     TAKE(room->dw, most);
+    TAKE(room->again, b->row);
     return 1;
 }
 
-static void unfold(const Bench *b, const REAL *w, Room *room, int both) {
+static void leave_room(Room *room) {
+    free(room->memory);
+    free(room->index);
+}
+
+static void unfold(const Problem *b, const REAL *w, Room *room, int both) {
     for (int l = 0; l < b->layers; l++) {
         int64_t in = b->inputs[l], out = b->outputs[l], wide = padded(in), tall = padded(out);
         for (int64_t i = 0; i < in; i++)
@@ -222,7 +215,7 @@ static void unfold(const Bench *b, const REAL *w, Room *room, int both) {
     }
 }
 
-static void forward(const Bench *b, Room *room, int64_t count, const REAL *x, int64_t step) {
+static void forward(const Problem *b, Room *room, int64_t count, const REAL *x, int64_t step) {
     const REAL *below = x;
     for (int l = 0; l < b->layers; l++) {
         int64_t out = padded(b->outputs[l]);
@@ -235,7 +228,7 @@ static void forward(const Bench *b, Room *room, int64_t count, const REAL *x, in
 }
 
 /* The gradient of one row's mean cross-entropy on the samples at `index`. */
-static void gradient(const Bench *b, const REAL *w, const int64_t *index, REAL *g, Room *room) {
+static void gradient(const Problem *b, const REAL *w, const int64_t *index, REAL *g, Room *room) {
     int64_t B = b->batch, L = b->layers, in = b->inputs[0], wide = padded(in);
     unfold(b, w, room, 1);
     for (int64_t k = 0; k < B; k++)
@@ -297,7 +290,7 @@ static void log_sums(const REAL *h, int64_t classes, REAL *turned, REAL *most, R
 }
 
 /* Mean cross-entropy of one row over a site, plus decay/2 |w|^2. */
-static double mean_loss(const Bench *b, const REAL *w, int64_t j, Room *room) {
+static double mean_loss(const Problem *b, const REAL *w, int64_t j, Room *room) {
     int64_t n = b->judged_count[j], in = b->inputs[0], L = b->layers;
     int64_t classes = b->outputs[L - 1], tall = padded(classes);
     const REAL *x = b->judged[j];
@@ -322,104 +315,36 @@ static double mean_loss(const Bench *b, const REAL *w, int64_t j, Room *room) {
     return total + 0.5 * b->decay * square;
 }
 
-static int64_t digest(const Bench *b, const REAL *w, int64_t j) {
+/* As `digest.rows`: the vector, the loss and the curvature. */
+static int64_t digest(const Problem *b, const REAL *w, double loss, double curvature) {
     uint64_t sum = 0, part;
     for (int64_t k = 0; k < b->row; k++) {
         bits x;
         memcpy(&x, w + k, sizeof(bits));
         sum += (uint64_t)(int64_t)x * (uint64_t)b->multipliers[k];
     }
-    memcpy(&part, b->loss + j, 8);
+    memcpy(&part, &loss, 8);
     sum += part * (uint64_t)b->multipliers[0];
-    memcpy(&part, b->curvature + j, 8);
+    memcpy(&part, &curvature, 8);
     return (int64_t)(sum + part * (uint64_t)b->multipliers[1]);
 }
 
-/* ---------------------------------------------------------------- what is called */
+/* ---------------------------------------------------------------- batches */
 
-/* As `methods.worker.checked_step`, at w on the batch of the step itself. */
-static void check(const Bench *b, int64_t j, const int64_t *batch, REAL *again, Room *room) {
-    REAL *w = b->w + j * b->row;
-    const REAL *held = b->held + j * b->row, *g = b->g + j * b->row;
-    double length = 0, bend = 0;
-    gradient(b, w, batch, again, room);
-    for (int64_t i = 0; i < b->row; i++) {
-        double d = (double)(w[i] - held[i]);
-        length += d * d;
-        bend += (double)(again[i] - g[i]) * d;
-    }
-    b->curvature[j] = 0;
-    if (!(length > 0 && b->pi[j] > 0)) return;
-    bend /= length;
-    double far = b->rate[j] * (b->pi[j] * bend + b->kappa);
-    if (!(far > b->overshoot)) return;
-    for (int64_t i = 0; i < b->row; i++) w[i] = held[i] + (w[i] - held[i]) / (REAL)far;
-    b->curvature[j] = bend;
+static uint32_t mix(uint32_t x) {
+    x = (x ^ (x >> 16)) * 0x7FEB352Du;
+    x = (x ^ (x >> 15)) * 0x846CA68Bu;
+    return x ^ (x >> 16);
 }
 
-/* Steps that are checked, on the batches `again`; losses where they are due; then the gradients on
-   the next batches, and the digests. */
-int work(const Bench *b, int64_t rows, const int64_t *workers, const int64_t *checks,
-         const int64_t *due, const int64_t *index, const int64_t *again) {
-    Room room;
-    if (!make_room(b, b->batch > BLOCK ? b->batch : BLOCK, &room)) return 1;
-    for (int64_t r = 0; r < rows; r++) {
-        int64_t j = workers[r];
-        if (checks[r]) {
-            REAL *there = malloc((size_t)b->row * sizeof(REAL));
-            if (!there) return 1;
-            check(b, j, again, there, &room);
-            again += b->batch;
-            free(there);
-        }
-        const REAL *w = b->w + j * b->row;
-        if (due[r]) b->loss[j] = mean_loss(b, w, j, &room);
-        gradient(b, w, index + r * b->batch, b->g + j * b->row, &room);
-        b->digests[j] = digest(b, w, j);
-    }
-    free(room.memory);
-    return 0;
-}
-
-/* (12) and (15) with the reports of Q, then (11) for their next tasks. */
-void step(const Master *m, int64_t rows, const int64_t *workers, const double *pi,
-          const double *rate, double kappa, double eta, double c2, double rho2, double share) {
-    int64_t p = m->row;
-    REAL k = (REAL)kappa, c = (REAL)c2, rho = (REAL)rho2;
-    for (int64_t first = 0; first < p; first += COLUMNS) {
-        int64_t n = p - first < COLUMNS ? p - first : COLUMNS;
-        double change[COLUMNS] = {0};
-        REAL zs[COLUMNS];
-        for (int64_t r = 0; r < rows; r++) {
-            const REAL *restrict new = m->flight + workers[r] * p + first;
-            REAL *restrict old = m->w + workers[r] * p + first;
-            for (int64_t i = 0; i < n; i++) {
-                change[i] += (double)(new[i] - old[i]);
-                old[i] = new[i];
-            }
-        }
-        double *restrict z = m->z + first, *restrict mean = m->average + first;
-        double *restrict sum_w = m->sum_w + first, *restrict sum_phi = m->sum_phi + first;
-        for (int64_t i = 0; i < n; i++) {
-            sum_w[i] += change[i];
-            double slope = sum_phi[i] + kappa * (double)m->sites * z[i] - kappa * sum_w[i];
-            z[i] -= eta * slope;
-            mean[i] = share >= 1 ? z[i] : mean[i] + share * (z[i] - mean[i]);
-            zs[i] = (REAL)z[i];
-            change[i] = 0;
-        }
-        for (int64_t r = 0; r < rows; r++) {
-            REAL *restrict w = m->flight + workers[r] * p + first;
-            REAL *restrict phi = m->phi + workers[r] * p + first;
-            const REAL *restrict g = m->g + workers[r] * p + first;
-            REAL weight = (REAL)pi[r], a = (REAL)rate[r];
-            for (int64_t i = 0; i < n; i++) {
-                REAL new = phi[i] + rho * (zs[i] - w[i] - c * phi[i]);
-                change[i] += (double)(new - phi[i]);
-                phi[i] = new;
-                w[i] -= a * (weight * g[i] + k * w[i] - (new + k * zs[i]));
-            }
-        }
-        for (int64_t i = 0; i < n; i++) sum_phi[i] += change[i];
-    }
+/* Batch n of worker j, as `batches.rows`. */
+static void draw(const Problem *b, int64_t j, int64_t n, int64_t *index) {
+    const uint32_t weyl = 0x9E3779B9u, early = (uint32_t)b->seed;
+    uint32_t words[4] = {(uint32_t)j, (uint32_t)n, (uint32_t)(n >> 32), 0}, state = early;
+    for (int i = 0; i < 4; i++) state = mix((state + weyl) ^ mix(words[i]));
+    uint32_t first = mix(state + early), second = mix(state ^ 0xB7E15162u);
+    uint64_t size = (uint64_t)b->sizes[j];
+    for (int64_t c = 0; c < b->batch; c++)
+        index[c] = (int64_t)((mix(mix((uint32_t)c * weyl + first) ^ second) * size) >> 32);
+    for (int64_t c = 0; c < b->batch; c++) index[c] += b->starts[j];
 }
