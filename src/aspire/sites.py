@@ -243,7 +243,11 @@ def _together(locals_: Sequence[Local]) -> list[int]:
 def seeded(key: tuple[int, int]) -> Iterator[None]:
     cards = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
     with torch.random.fork_rng(devices=cards):
-        torch.manual_seed(key[0] << 31 ^ key[1])
+        seed = key[0] << 31 ^ key[1]
+        if cards:
+            torch.manual_seed(seed)
+        else:  # the same, without a note to each kind of card that it should seed itself later
+            torch.default_generator.manual_seed(seed)
         yield
 
 

@@ -34,6 +34,7 @@ from aspire.types import Info, Noted, Report, Task
 
 SPAN = 256  # steps whose order is laid out at once
 LOOK = 1024  # steps after which somebody may look at the latest
+REPORTS = 2**15  # about a second of work for a CPU
 APART = 512  # with a larger quorum numpy lets go of the interpreter, so a thread lays out the order
 MOST_PLANES = 64
 MOST_ROWS = 8192  # a larger quorum would need much scratch memory
@@ -56,7 +57,9 @@ def fits(simulation: Simulation) -> bool:
         kind != REPORT for _, kind, _, _ in simulation.heap
     ):
         return False
-    return len(simulation.master.f) == len(simulation.heap) + len(simulation.master.pending)
+    m = simulation.master
+    idle = len(m.pending) if m.started else int(m.present.sum())  # those whose probe is in wait
+    return len(m.f) == len(simulation.heap) + idle
 
 
 def on_card(problem: Problem) -> bool:
@@ -148,8 +151,10 @@ class Engine:
         if on_card(simulation.problem):
             from aspire.runtimes.blocks_cuda import Card
 
+            self.look = LOOK
             self.rows: Any = Card(self.rules, m, simulation.problem, flight, self.quorum)
         else:
+            self.look = max(1, min(LOOK, REPORTS // self.quorum))
             tables = self.rules, m, simulation.problem, flight
             draws, threads = self.clock.number + 1, simulation.evaluate.threads
             self.rows = (
@@ -175,7 +180,8 @@ class Engine:
             s.delays, s.seed, self.quorum, due, number, m.task.copy(), s.time, m.next_id
         )
         self.clock = self.order.clock()
-        s.evaluate.send([desk.hands[j] for j in desk.waiting], desk.workers)
+        if desk.waiting:
+            s.evaluate.send([desk.hands[j] for j in desk.waiting], desk.workers)
         desk.waiting.clear()
         desk.settle(s.evaluate)
         flight = Flight(torch.empty_like(m.w), m.f.copy(), np.zeros(self.n))
@@ -245,7 +251,7 @@ class Engine:
 
     def _stop(self, t: int) -> int:
         """Where somebody looks next."""
-        looks = self.every if self.every <= LOOK else LOOK
+        looks = min(self.every, self.look)
         return max(t + 1, min(self.last, *(t + k - t % k for k in (looks, self.every))))
 
     def _lay_out(self, t: int) -> tuple[Block, Plan]:
