@@ -73,13 +73,15 @@ def test_many_uniform_numbers_are_the_single_ones():
 
 @pytest.mark.parametrize("delays", DELAYS)
 @pytest.mark.parametrize("quorum", [1, 3, 7])
-@pytest.mark.parametrize("few", [0, 32])
-def test_the_order_is_that_of_a_heap(delays, quorum, few, monkeypatch):
-    monkeypatch.setattr(order, "FEW", few)
+@pytest.mark.parametrize("by", ["arrays", "heap", "order.c"])
+def test_the_order_is_that_of_a_heap(delays, quorum, by, monkeypatch):
+    monkeypatch.setattr(order, "FEW", 0 if by == "arrays" else 32)
+    if by == "heap":
+        monkeypatch.setattr(native, "library", lambda dtype: None)
     n, none = 7, np.zeros(7, dtype=np.int64)
     first = many(delays, 3, np.arange(n), none)
     found = Order(delays, 3, quorum, first.copy(), none.copy(), np.arange(n), 0.0, n)
-    block = found.block(60)
+    block = found.block(200)
     heap, number, task = [(first[j], j, j) for j in range(n)], [0] * n, n
     heapq.heapify(heap)
     for i in range(len(block)):

@@ -16,6 +16,7 @@ from aspire.methods.worker import OVERSHOOT
 from aspire.problem import Problem
 from aspire.runtimes import digest, native
 from aspire.runtimes.blocks_work import Flight, Plan
+from aspire.runtimes.native import at
 from aspire.runtimes.order import Integers
 from aspire.types import Array
 
@@ -167,13 +168,6 @@ def can_compile(problem: Problem) -> bool:
     if stack is None or not stack.classes or len(stack.layers) > native.MOST_LAYERS:
         return False
     return native.library(problem.flat.start.dtype) is not None
-
-
-def at(x: Any) -> int:
-    """Where an array lies: C order, as all of them are here."""
-    if not x.flags.c_contiguous:
-        raise ValueError(f"an array of strides {x.strides}: expected one piece of memory")
-    return int(x.ctypes.data)
 
 
 def _check(code: int) -> None:

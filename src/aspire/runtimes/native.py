@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 logger = logging.getLogger("aspire")
-SOURCES = [Path(__file__).with_name(name) for name in ("steps.c", "rows.c")]
+SOURCES = [Path(__file__).with_name(name) for name in ("steps.c", "rows.c", "order.c")]
 FLAGS = ("-O3", "-march=native", "-std=gnu11", "-shared", "-fPIC")
 KINDS = {torch.float32: ("-DREAL=float", "-DSINGLE"), torch.float64: ("-DREAL=double",)}
 MOST_LAYERS, MOST_PLANES = 16, 64  # as in rows.c and steps.c
@@ -62,6 +62,24 @@ class Run(ctypes.Structure):
     )  # fmt: skip
 
 
+class Order(ctypes.Structure):
+    """As in order.c."""
+
+    _fields_ = (
+        ("n", _number), ("quorum", _number), ("ahead", _number), ("due", _array),
+        ("number", _array), ("task", _array), ("next_id", _number), ("known", _array),
+        ("first", _array), ("workers", _array), ("numbers", _array), ("arrived", _array),
+        ("times", _array), ("tasks", _array), ("answered", _array), ("places", _array),
+    )  # fmt: skip
+
+
+def at(x: Any) -> int:
+    """Where an array lies: C order, as all of them are here."""
+    if not x.flags.c_contiguous:
+        raise ValueError(f"an array of strides {x.strides}: expected one piece of memory")
+    return int(x.ctypes.data)
+
+
 @lru_cache(maxsize=4)
 def library(dtype: torch.dtype) -> Any:
     """The compiled functions for rows of this type; None: there are none."""
@@ -75,6 +93,7 @@ def library(dtype: torch.dtype) -> Any:
         return None
     found.advance.argtypes = (_array, *[_number] * 4)
     found.finish.argtypes = (_array,)
+    found.lay_out.argtypes, found.lay_out.restype = (_array, _number, _number), _number
     return found
 
 

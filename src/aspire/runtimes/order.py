@@ -8,13 +8,16 @@ so the next step takes the S earliest reports of the N tasks in flight.
 
 from __future__ import annotations
 
+import ctypes
 import heapq
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
+from aspire.runtimes import native
 from aspire.runtimes.delays import Delays, many
 from aspire.types import Array
 
@@ -76,7 +79,8 @@ class Order:
     def block(self, count: int) -> Block:
         """The next `count` steps; the clock moves on."""
         if self.quorum <= FEW:
-            return self._by_heap(count)
+            functions = native.library(torch.float32)
+            return self._by_heap(count) if functions is None else self._compiled(functions, count)
         columns: Any = [np.empty((count, self.quorum), dtype=np.int64) for _ in range(7)]
         columns[3] = np.empty((count, self.quorum))  # times
         for i in range(count):
@@ -84,8 +88,28 @@ class Order:
                 table[i] = found
         return Block(self.clock(), *columns)
 
+    def _compiled(self, functions: Any, count: int) -> Block:
+        """The same heap in order.c."""
+        columns: Any = [np.zeros((count, self.quorum), dtype=np.int64) for _ in range(7)]
+        columns[3] = np.zeros((count, self.quorum))  # times
+        done = 0
+        while done < count:
+            arrays = self.due, self.number, self.task, self.known, self.first, *columns
+            due, number, task, *rest = map(native.at, arrays)
+            given = native.Order(
+                len(self.due), self.quorum, AHEAD, due, number, task, self.next_id, *rest
+            )
+            done = functions.lay_out(ctypes.byref(given), done, count)
+            if done < 0:
+                raise MemoryError("order.c found no memory for its heap")
+            self.next_id = given.next_id
+            if done < count:
+                self._ask(np.flatnonzero(self.number - self.first >= AHEAD // 2))
+        self.time = float(columns[3][-1, -1])
+        return Block(self.clock(), *columns)
+
     def _by_heap(self, count: int) -> Block:
-        """The same with a heap of (time, worker), which costs less while Q is small."""
+        """The same with a heap of (time, worker), where there is no compiler."""
         heap = list(zip(self.due.tolist(), range(len(self.due)), strict=True))
         heapq.heapify(heap)
         number, task, delays = self.number.tolist(), self.task.tolist(), self._upcoming

@@ -4,6 +4,7 @@
    by helpers, whoever comes first. A row does not depend on other rows, so nothing depends on who
    did it. */
 
+#include "order.c"
 #include "rows.c"
 
 #include <pthread.h>
