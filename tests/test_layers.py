@@ -1,7 +1,7 @@
 """The order of the layers, read off the imports.
 
     types <- problem, batches, sets, core <- methods <- runtimes <- train <- experiments <- cli
-    stacks <- objective <- sites <- problem
+    stacks_cpu <- stacks <- objective <- sites <- problem
     types <- data <- experiments
 
 A module imports from layers to its left, and from its own. Clocks, files, sockets, logging and
@@ -20,9 +20,10 @@ SOURCE = Path(__file__).parent.parent / "src"
 MAY_IMPORT: dict[str, set[str]] = {}
 MAY_IMPORT["types"] = set()
 MAY_IMPORT["batches"] = {"types"}
-MAY_IMPORT["stacks"] = {"types"}
+MAY_IMPORT["stacks_cpu"] = {"types"}
+MAY_IMPORT["stacks"] = {"types", "stacks_cpu"}
 MAY_IMPORT["objective"] = {"types", "stacks"}
-MAY_IMPORT["sites"] = {"types", "batches", "objective"}
+MAY_IMPORT["sites"] = {"types", "batches", "objective", "stacks"}
 MAY_IMPORT["problem"] = {"types", "batches", "objective", "sites"}
 MAY_IMPORT["sets"] = {"types"}
 MAY_IMPORT["core"] = {"types", "sets"}
@@ -38,7 +39,8 @@ MAY_IMPORT["cli"] = MAY_IMPORT["experiments"] | {"experiments", "clusters", "fed
 MAY_IMPORT["__main__"] = {"cli"}
 MAY_IMPORT["__init__"] = set(MAY_IMPORT)  # the front door shows what it likes
 
-PURE = {"types", "batches", "stacks", "objective", "sites", "problem", "sets", "core", "methods"}
+PURE = {"types", "batches", "stacks", "stacks_cpu", "objective", "sites", "problem", "sets", "core"}
+PURE |= {"methods"}
 MAY_PRINT = {"cli", "__main__"}
 OUTSIDE_WORLD = {
     *("time", "datetime", "logging", "random", "secrets", "uuid"),

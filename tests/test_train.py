@@ -14,9 +14,9 @@ from torch.utils.data import Dataset, TensorDataset
 
 from aspire import Absence, Constant, Paper, aspire, central, train
 from aspire.core.schedules import Limits
-from aspire.runtimes import log
+from aspire.runtimes import log, simulator
 from aspire.sets import CDNorm, Simplex
-from aspire.train import prepare, replay
+from aspire.train import Interrupted, prepare, replay, resume
 from tests.helpers import blobs, linear
 
 QUICK = {"iterations": 60, "batch_size": 8}
@@ -239,6 +239,36 @@ def test_replay_from_python(tmp_path, level):
     assert (events, state) == (end["events"], end["state"])
     with pytest.raises(ValueError, match=r"differs|says"):
         replay(out, prepare(linear(seed=1), blobs(), **QUICK))
+
+
+@pytest.mark.parametrize("level", ["full", "digest"])
+def test_exact_is_one_task_at_a_time_whatever_the_log(tmp_path, level):
+    out = tmp_path / "run"
+    train(linear(), blobs(), out=out, log=level, exact=True, **QUICK)
+    job = prepare(linear(), blobs(), exact=True, **QUICK)
+    alone = simulator.run(job.begin(), job.done)
+    assert log.read(out / "events.jsonl")[1]["state"] == log.digest(alone.master)
+    assert replay(out, job)[1] == log.digest(alone.master)
+
+
+@pytest.mark.parametrize("after", [3, 7])  # among the probes, and later
+def test_a_digest_run_that_was_stopped_ends_as_if_it_had_not_been(tmp_path, after):
+    options = QUICK | {"iterations": 60, "evaluate_every": 10, "quorum": 2, "log": "digest"}
+    settings = {name: value for name, value in options.items() if name != "log"}
+    train(linear(), blobs(), out=tmp_path / "whole", **options)
+    looks = []
+
+    def stop():
+        looks.append(None)
+        return len(looks) > after
+
+    with pytest.raises(Interrupted):
+        train(linear(), blobs(), out=tmp_path / "part", stop=stop, **options)
+    job = prepare(linear(), blobs(), **settings)
+    job.settings["log"] = "digest"
+    resume(tmp_path / "part", job)
+    ends = [log.read(tmp_path / name / "events.jsonl")[1] for name in ("whole", "part")]
+    assert ends[0] == ends[1]
 
 
 X, Y = blobs()["s0"]["train"]

@@ -21,6 +21,7 @@ BATCH, SAMPLE, DELAY, FORWARD, POWER, DIGEST = range(
     6
 )  # purposes: streams that never share numbers
 
+FEW = 24  # streams: fewer are named one by one
 Words = NDArray[np.uint32]
 Integers = TypeVar("Integers", int, Tensor, "np.ndarray[tuple[int], np.dtype[np.int64]]")
 
@@ -65,15 +66,27 @@ def uniforms(
     numbers: np.ndarray[tuple[int], np.dtype[np.int64]],
     purpose: int,
 ) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """`uniform` of many streams at once, the same numbers; in 32 bits, which wrap by themselves."""
+    """`uniform` of many streams at once, the same numbers."""
+    first, second = many_keys(seed, workers, numbers, purpose)
+    with np.errstate(over="ignore"):
+        found = _mix32(_mix32(first) ^ second)
+    numbered: np.ndarray[tuple[int], np.dtype[np.float64]] = (found + 0.5) / 2.0**32
+    return numbered
+
+
+def many_keys(
+    seed: int,
+    workers: np.ndarray[tuple[int], np.dtype[np.int64]],
+    numbers: np.ndarray[tuple[int], np.dtype[np.int64]],
+    purpose: int,
+) -> tuple[Words, Words]:
+    """`keys` of many streams at once; in 32 bits, which wrap by themselves."""
     early, weyl = np.uint32(_seed_state(seed, purpose)), np.uint32(_WEYL)
     state: Any = early
     with np.errstate(over="ignore"):
         for word in (workers, numbers, numbers >> 32, purpose):
             state = _mix32((state + weyl) ^ _mix32(np.asarray(word).astype(np.uint32)))
-        found = _mix32(_mix32(_mix32(state + early)) ^ _mix32(state ^ np.uint32(0xB7E15162)))
-    numbered: np.ndarray[tuple[int], np.dtype[np.float64]] = (found + 0.5) / 2.0**32
-    return numbered
+        return _mix32(state + early), _mix32(state ^ np.uint32(0xB7E15162))
 
 
 def _mix32(x: Any) -> Any:
@@ -111,15 +124,19 @@ def rows(
     seed: int,
     workers: Sequence[int],
     draws: Sequence[int],
-    sizes: Sequence[int],
-    starts: Sequence[int],
+    sizes: Sequence[int] | NDArray[np.int64],
+    starts: Sequence[int] | NDArray[np.int64],
     *,
     count: int,
     device: str = "cpu",
 ) -> Tensor:
     """Batch draws[r] of workers[r] as row r, each counted from starts[r]: (R, count)."""
-    named = [keys(seed, worker, n, BATCH) for worker, n in zip(workers, draws, strict=True)]
-    first, second = np.array(named, dtype=np.uint32).T
+    if len(workers) < FEW:
+        named = [keys(seed, worker, n, BATCH) for worker, n in zip(workers, draws, strict=True)]
+        first, second = np.array(named, dtype=np.uint32).T
+    else:
+        j, n = (np.array(x, dtype=np.int64) for x in (workers, draws))
+        first, second = many_keys(seed, j, n, BATCH)
     weyl = np.arange(count, dtype=np.uint32) * _WEYL
     hashes = _mix_words(weyl + first[:, None]) ^ second[:, None]
     found = _mix_words(hashes).astype(np.int64)  # below 2^32, and sizes are far below 2^31

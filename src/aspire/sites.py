@@ -16,6 +16,7 @@ from torch.utils.data import Dataset, default_collate
 
 from aspire import batches
 from aspire.objective import Objective
+from aspire.stacks import Stack
 from aspire.types import Array, Local
 
 CHUNK = 4096  # samples in one forward pass of an evaluation
@@ -128,8 +129,17 @@ class Site:
     def full_loss(self, w: Tensor) -> float:
         return self._mean_loss(w, self.train, None)
 
+    def _judge(self, w: Tensor, part: Samples) -> Stack | None:
+        """Who can take the mean loss over all these samples by hand."""
+        stack, pair = self.objective.stack, part.pair
+        by_hand = stack is not None and stack.judges(w) and self.plain
+        return stack if by_hand and pair and self.objective.by_hand(w, *pair) else None
+
     @torch.no_grad()
     def _mean_loss(self, w: Tensor, part: Samples, index: Tensor | None) -> float:
+        judge = self._judge(w, part) if index is None else None
+        if judge is not None and part.pair is not None:
+            return judge.judge(w, *part.pair, self.objective.weight_decay)[0]
         total, count = 0.0, 0
         with self._seeded(0):
             for inputs, targets in part.chunks(index):
@@ -139,15 +149,12 @@ class Site:
 
     def scores(self, w: Tensor) -> tuple[float, float | None]:
         """`full_loss` and `accuracy`, in one pass where both are of the same plain samples."""
-        stack, pair = self.objective.stack, self.train.pair
-        if pair is None or self.test is not None or self.train.size > CHUNK:
+        judge, pair = self._judge(w, self.train), self.train.pair
+        if judge is None or pair is None or self.test is not None:
             return self.full_loss(w), self.accuracy(w)
-        if stack is None or not stack.classes or not self.objective.by_hand(w, *pair):
-            return self.full_loss(w), self.accuracy(w)
-        rows = w.unsqueeze(0), pair[0].unsqueeze(0), pair[1].unsqueeze(0)
-        loss, output = stack.judged(*rows, self.objective.weight_decay)
-        right = int((output[0].argmax(1) == pair[1]).sum())
-        return float(loss), right / self.train.size if classifies(output[0], pair[1]) else None
+        loss, right = judge.judge(w, *pair, self.objective.weight_decay, count=True)
+        several = judge.layers[-1].outputs > 1
+        return loss, right / self.train.size if several else None
 
     @torch.no_grad()
     def accuracy(self, w: Tensor) -> float | None:
@@ -281,7 +288,11 @@ def _together(locals_: Sequence[Local]) -> list[int]:
 def seeded(key: tuple[int, int]) -> Iterator[None]:
     cards = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
     with torch.random.fork_rng(devices=cards):
-        torch.manual_seed(key[0] << 31 ^ key[1])
+        seed = key[0] << 31 ^ key[1]
+        if cards:
+            torch.manual_seed(seed)
+        else:  # the same, without a note to each kind of card that it should seed itself later
+            torch.default_generator.manual_seed(seed)
         yield
 
 

@@ -8,6 +8,7 @@ then a sum over classes is a sum of contiguous rows: features (R, d, B), W h + b
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -15,6 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss
+
+from aspire import stacks_cpu
 
 NARROW = 16  # a product with fewer columns is faster when its transpose is formed
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -81,10 +84,64 @@ class Stack:
 
     def gradients(self, w: Tensor, inputs: Tensor, targets: Tensor, decay: float) -> Tensor:
         """Gradient of every row's loss: (R, p)."""
+        if self.rowwise(w, inputs.shape[1]):
+            rows, batch = inputs.shape[:2]
+            with self.room(rows, batch, w.dtype) as room:
+                room.W[:rows] = w
+                room.x[:rows] = inputs.flatten(2).numpy()
+                room.y[:rows] = targets.numpy()
+                return room.gradients(rows, decay).clone()
         parts = self._split(w)
         h = self._forward(parts, inputs)
         found = self._backward(parts, h, self._slope(h[-1], targets))
         return found.add_(w, alpha=decay) if decay else found
+
+    # ------------------------------------------------------------ on the CPU
+
+    def rowwise(self, w: Tensor, batch: int) -> bool:
+        """Whether a row's gradient does not depend on the rows beside it: see `stacks_cpu`."""
+        kind = w.device.type == "cpu" and w.dtype in (torch.float32, torch.float64)
+        return kind and stacks_cpu.largest(self.layers) * batch <= stacks_cpu.PRODUCT
+
+    @contextmanager
+    def room(self, rows: int, batch: int, dtype: torch.dtype) -> Iterator[stacks_cpu.Room]:
+        """A room that nobody else is in."""
+        room = self._free.take((batch, dtype))
+        if room is None or room.rows < rows:
+            room = stacks_cpu.Room(self.layers, self.classes, rows, batch, dtype)
+        try:
+            yield room
+        finally:
+            self._free.give((batch, dtype), room)
+
+    @cached_property
+    def _free(self) -> stacks_cpu.Free:
+        return stacks_cpu.Free()
+
+    def judges(self, w: Tensor) -> bool:
+        """Whether `judge` can: class scores, on the CPU, layers that are small."""
+        small = stacks_cpu.largest(self.layers) * NARROW <= stacks_cpu.PRODUCT
+        return self.classes and small and self.rowwise(w, 1)
+
+    def judge(
+        self, w: Tensor, inputs: Tensor, targets: Tensor, decay: float, *, count: bool = False
+    ) -> tuple[float, int]:
+        """Mean loss of one row w (p,) over all samples (n, ...), and how many it gets right."""
+        x, y = inputs.flatten(1).numpy(), targets.numpy()
+        total, right = 0.0, 0
+        for at, C, c in stacks_cpu.pieces(self.layers, len(y)):
+            shape = C, c, w.dtype
+            hall = self._free.take(shape) or stacks_cpu.Hall(self.layers, *shape)
+            output = hall.outputs(w, x[at : at + C * c].reshape(C, c, -1))
+            wanted = y[at : at + C * c].reshape(C, c)
+            total += hall.losses(output, wanted)
+            if count:
+                right += int((output.max(1).indices == torch.from_numpy(wanted)).sum())
+            self._free.give(shape, hall)
+        value = total / len(y)
+        return value + 0.5 * decay * float(w.square().sum()) if decay else value, right
+
+    # ------------------------------------------------------------ anywhere
 
     def _split(self, w: Tensor) -> list[Tensor]:
         """W_l (R, outputs, inputs) and b_l (R, outputs, 1), layer by layer, as views."""

@@ -134,3 +134,26 @@ def test_scores_are_the_loss_and_the_accuracy(decay):
     for site in build(linear(), sites, weight_decay=decay).sites:
         w = site.objective.flat.start + 0.5
         assert site.scores(w) == (site.full_loss(w), site.accuracy(w))
+
+
+@given(cases())
+@settings(max_examples=40, deadline=None)
+def test_a_row_is_the_same_to_the_bit_beside_any_others(case):
+    widths, biases, (last_relu, nested, flatten), loss, rows, batch, decay, seed = case
+    torch.manual_seed(seed)
+    objective = Objective(Flat(stack(widths, biases, last_relu, nested, flatten)), LOSSES[loss])
+    w = torch.randn(rows, len(objective.flat.start))
+    x = torch.randn(rows, batch, *([1] if flatten else []), widths[0])
+    y = torch.randn(rows, batch, widths[-1])
+    y = torch.randint(0, widths[-1], (rows, batch)) if loss == "cross_entropy" else y
+    assert objective.stack.rowwise(w, batch)
+    together = objective.stack.gradients(w, x, y, decay)
+    for r in range(rows):
+        one = slice(r, r + 1)
+        assert torch.equal(together[one], objective.stack.gradients(w[one], x[one], y[one], decay))
+
+
+def test_wide_layers_are_left_to_torchs_batched_products():
+    wide = Objective(Flat(nn.Linear(2048, 3)), cross_entropy)
+    assert wide.stack.rowwise(wide.flat.start, 16)
+    assert not wide.stack.rowwise(wide.flat.start, 64)

@@ -13,8 +13,9 @@ from torch import nn
 from aspire import Absence, Constant, LogNormal, Paper, Pareto, Uniform, batches
 from aspire.methods import aspire
 from aspire.problem import build
-from aspire.runtimes import blocks, digest, log, simulator
+from aspire.runtimes import blocks, digest, log, native, order, simulator
 from aspire.runtimes.delays import many
+from aspire.runtimes.desk import Evaluator
 from aspire.runtimes.order import Order
 from tests.helpers import blob_problem, blobs
 
@@ -72,11 +73,15 @@ def test_many_uniform_numbers_are_the_single_ones():
 
 @pytest.mark.parametrize("delays", DELAYS)
 @pytest.mark.parametrize("quorum", [1, 3, 7])
-def test_the_order_is_that_of_a_heap(delays, quorum):
+@pytest.mark.parametrize("by", ["arrays", "heap", "order.c"])
+def test_the_order_is_that_of_a_heap(delays, quorum, by, monkeypatch):
+    monkeypatch.setattr(order, "FEW", 0 if by == "arrays" else 32)
+    if by == "heap":
+        monkeypatch.setattr(native, "library", lambda dtype: None)
     n, none = 7, np.zeros(7, dtype=np.int64)
     first = many(delays, 3, np.arange(n), none)
-    order = Order(delays, 3, quorum, first.copy(), none.copy(), np.arange(n), 0.0, n)
-    block = order.block(60)
+    found = Order(delays, 3, quorum, first.copy(), none.copy(), np.arange(n), 0.0, n)
+    block = found.block(200)
     heap, number, task = [(first[j], j, j) for j in range(n)], [0] * n, n
     heapq.heapify(heap)
     for i in range(len(block)):
@@ -91,9 +96,21 @@ def test_the_order_is_that_of_a_heap(delays, quorum):
             heapq.heappush(heap, (got[-1][0] + delays(3, j, number[j]), j, task))
             task += 1
         assert block.numbers[i].tolist() == [number[j] for j in workers]
+    assert block.after.due.tolist() == [time for time, _, _ in sorted(heap, key=lambda x: x[1])]
+    assert (block.after.number.tolist(), block.after.next_id) == (number, task)
+    assert block.after.time == block.times[-1, -1]
 
 
 # ---------------------------------------------------------------- the numbers
+
+
+@pytest.fixture(params=["compiled", "interpreted"])
+def way(request, monkeypatch):
+    """Rows as compiled functions, which needs a compiler, and without."""
+    if request.param == "interpreted":
+        monkeypatch.setattr(native, "library", lambda dtype: None)
+    elif native.library(torch.float64) is None:
+        pytest.skip("steps.c was not compiled: there is no compiler")
 
 
 def assert_same(a, b, tolerance):
@@ -122,14 +139,14 @@ def assert_same(a, b, tolerance):
 
 
 @pytest.mark.parametrize(("n", "quorum"), [(5, 1), (16, 4), (7, 7)])
-def test_blocks_are_the_simulator(n, quorum):
+def test_blocks_are_the_simulator(n, quorum, way):
     made = problem(n, decay=0.01)
     assert blocks.fits(begin(made, quorum=quorum))
     a, b = (run(made, 200, quorum=quorum) for run in (by_blocks, by_events))
     assert_same(a, b, 1e-10)
 
 
-def test_steps_that_went_too_far_are_cut_alike():
+def test_steps_that_went_too_far_are_cut_alike(way):
     made = problem(7, scale=30.0)
     a, b = (run(made, 60, quorum=3) for run in (by_blocks, by_events))
     revealed = begin(made, quorum=3)
@@ -138,7 +155,7 @@ def test_steps_that_went_too_far_are_cut_alike():
     assert_same(a, b, 1e-9)
 
 
-def test_the_simulator_goes_on_where_blocks_ended_and_the_other_way_round():
+def test_the_simulator_goes_on_where_blocks_ended_and_the_other_way_round(way):
     made = problem(6)
     whole = by_events(made, 120, quorum=2)
     mixed = by_blocks(made, 60, quorum=2)
@@ -172,10 +189,34 @@ def test_whole_looks_find_the_tasks_in_flight():
     assert kept[0] == sorted(by_events(made, 25).heap)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_groups_and_threads_change_no_byte(dtype, way, monkeypatch):
+    made, found = problem(40, dtype=dtype), []
+    for threads, rows in ((1, 16), (1, 1), (2, 5), (3, 16)):
+        monkeypatch.setattr("aspire.runtimes.blocks_work.ROWS", rows)
+        simulation = begin(made, quorum=6)
+        simulation.evaluate = Evaluator(simulation.method, made, threads=threads)
+        blocks.run(simulation, lambda s: s.master.t >= 60, last=60, every=25)
+        found.append((simulation.log.state(), log.digest(simulation.master)))
+    assert found == [found[0]] * 4
+
+
+@pytest.mark.parametrize("every", [7, 80])
+def test_who_looks_for_the_whole_state_changes_no_byte(every, way):
+    made, ends = problem(9), []
+    for wants in (True, False):
+        simulation = blocks.run(
+            begin(made, quorum=2), lambda s: s.master.t >= 80, last=80, every=every,
+            whole=lambda wants=wants: wants,
+        )  # fmt: skip
+        ends.append((simulation.log.state(), log.digest(simulation.master)))
+    assert ends[0] == ends[1]
+
+
 # ---------------------------------------------------------------- the log
 
 
-def test_the_same_log_again_and_another_one_for_another_run():
+def test_the_same_log_again_and_another_one_for_another_run(way):
     made = problem(6)
     found = [by_blocks(made, steps, quorum=2).log.state() for steps in (80, 80, 81)]
     assert found[0] == found[1]
@@ -210,6 +251,7 @@ def test_what_blocks_leave_to_the_simulator():
     full = begin(made)
     full.log = log.EventLog("full")
     assert not blocks.fits(full)
+    assert not blocks.fits(simulator.begin(aspire(), made, delays=LogNormal(), exact=True))
     away = simulator.begin(aspire(), made, delays=LogNormal(), absences=[Absence(1, 3.0, 9.0)])
     assert not blocks.fits(away)
     assert not blocks.fits(begin(blob_problem(4, batch_size=None)))

@@ -30,6 +30,7 @@ from aspire.train.file import Source, crew_of, job_of, parts_of, read
 @click.option("--evaluate-every", type=int, help="Master steps between two lines of history.")
 @click.option("--pull-bound", type=float, help="Limit on one site's pull, in medians.")
 @click.option("--log", default="full", show_default=True, help="full, digest, off or vectors.")
+@click.option("--exact", is_flag=True, help="Every task by itself, event by event; slower.")
 @click.option("--stationarity", is_flag=True, help="Compute the stationarity gap at the end.")
 @click.option("--out", type=click.Path(path_type=Path), help="A new folder for the run.")
 @click.option("--checkpoint-seconds", type=float, default=60.0, show_default=True)
@@ -69,7 +70,7 @@ def train_command(
             model, sites, arguments = parts_of(text, options)
             run = train(model, sites, stationarity=stationarity, **common, **arguments)
         else:
-            refuse_what_is_simulated(stationarity, {})
+            refuse_what_is_simulated(stationarity, {"exact": options["exact"]})
             job = job_of(text, options, only=[])
             crew = crew_of(text, options, job.problem.names)
             run = train_on(engine, job, crew, patience=patience, **common)

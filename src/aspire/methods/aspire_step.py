@@ -43,7 +43,7 @@ def quorum_met(rules: Rules, master: Master) -> bool:
 
 
 def step(rules: Rules, master: Master, tasks: list[Task], infos: list[Info]) -> None:
-    """t -> t + 1: (13)-(14), (12) and (15), then EASE; O(S p) besides the planes."""
+    """t -> t + 1: (13)-(14), EASE, then (12) and (15); O(S p) besides the planes."""
     members = sorted(master.pending)
     reports = [master.pending[j] for j in members]
     workers = np.array(members, dtype=np.int64)
@@ -53,13 +53,12 @@ def step(rules: Rules, master: Master, tasks: list[Task], infos: list[Info]) -> 
         w, held, moved = held_back(rules, master, workers, w, infos)
     lam_before = dual_step(rules, master, reports, rates)
     learn_scale(master, reports)
-    share = rules.preset.averaging(master.t)
     kappa = master.constants["kappa"]
-    v = move(master, workers, w, held, rates, rules.preset.limits, share=share)
     revise_planes(rules, master, lam_before, infos)
     if master.constants["kappa"] != kappa:
-        z = master.z.to(w.dtype)
-        v = torch.add(rows_at(master.phi, workers), z, alpha=master.constants["kappa"])
+        rates = rates_of(rules, master, len(workers))
+    share = rules.preset.averaging(master.t)
+    v = move(master, workers, w, held, rates, rules.preset.limits, share=share)
     master.last[workers] = master.t
     infos.append(Stepped(master.t, tuple(members)))
     master.t += 1

@@ -25,13 +25,16 @@ from aspire.methods.aspire_state import Rules
 from aspire.methods.aspire_step import revise_planes
 from aspire.methods.worker import PASSES, check_is_due, loss_is_due, probes
 from aspire.problem import Problem
-from aspire.runtimes.blocks_rows import Flight, Plan, Rows
+from aspire.runtimes.blocks_native import Compiled, can_compile
+from aspire.runtimes.blocks_rows import Rows
+from aspire.runtimes.blocks_work import Flight, Plan
 from aspire.runtimes.order import Block, Integers, Order
 from aspire.runtimes.simulator import REPORT, Simulation, Stopped
 from aspire.types import Info, Noted, Report, Task
 
 SPAN = 256  # steps whose order is laid out at once
 LOOK = 1024  # steps after which somebody may look at the latest
+REPORTS = 2**15  # about a second of work for a CPU
 APART = 512  # with a larger quorum numpy lets go of the interpreter, so a thread lays out the order
 MOST_PLANES = 64
 MOST_ROWS = 8192  # a larger quorum would need much scratch memory
@@ -41,7 +44,9 @@ WIDEST = 128  # layers up to here are one tile of a kernel
 def fits(simulation: Simulation) -> bool:
     """Whether blocks can do all of it: aspire as it comes, everybody present, stacks of layers."""
     method, sites = simulation.method, simulation.problem.sites
-    if method.name != "aspire" or not simulation.problem.batched:
+    if method.name != "aspire" or not simulation.problem.batched or simulation.evaluate.exact:
+        return False
+    if not (on_card(simulation.problem) or on_host(simulation.problem)):
         return False
     rules, first = Rules(**method.settings), sites[0]
     plain = (rules.staleness, rules.local_steps, rules.bounded) == (None, 1, False)
@@ -52,7 +57,9 @@ def fits(simulation: Simulation) -> bool:
         kind != REPORT for _, kind, _, _ in simulation.heap
     ):
         return False
-    return len(simulation.master.f) == len(simulation.heap) + len(simulation.master.pending)
+    m = simulation.master
+    idle = len(m.pending) if m.started else int(m.present.sum())  # those whose probe is in wait
+    return len(m.f) == len(simulation.heap) + idle
 
 
 def on_card(problem: Problem) -> bool:
@@ -63,6 +70,13 @@ def on_card(problem: Problem) -> bool:
     if stack is None or not stack.classes:
         return False
     return all(max(layer.inputs, layer.outputs) <= WIDEST for layer in stack.layers)
+
+
+def on_host(problem: Problem) -> bool:
+    """Whether every row can be evaluated by itself, in any order, on the CPU."""
+    first = problem.sites[0]
+    stack = first.objective.stack
+    return stack is not None and stack.rowwise(problem.flat.start, first.batch_samples)
 
 
 def run(
@@ -95,6 +109,7 @@ def run(
             engine.leave()
         on_step(simulation)
     engine.leave()
+    engine.rows.close()
     return simulation
 
 
@@ -136,9 +151,17 @@ class Engine:
         if on_card(simulation.problem):
             from aspire.runtimes.blocks_cuda import Card
 
+            self.look = LOOK
             self.rows: Any = Card(self.rules, m, simulation.problem, flight, self.quorum)
         else:
-            self.rows = Rows(self.rules, m, simulation.problem, flight)
+            self.look = max(1, min(LOOK, REPORTS // self.quorum))
+            tables = self.rules, m, simulation.problem, flight
+            draws, threads = self.clock.number + 1, simulation.evaluate.threads
+            self.rows = (
+                Compiled(*tables, self.quorum, draws, threads)
+                if can_compile(simulation.problem)
+                else Rows(*tables, draws)
+            )
         self.thread = ThreadPoolExecutor(1) if self.quorum >= APART else None
         self.ahead: Callable[[], tuple[Block, Plan]] | None = None
         self.ended: tuple[Block, Callable[[], Integers]] | None = None
@@ -157,7 +180,8 @@ class Engine:
             s.delays, s.seed, self.quorum, due, number, m.task.copy(), s.time, m.next_id
         )
         self.clock = self.order.clock()
-        s.evaluate.send([desk.hands[j] for j in desk.waiting], desk.workers)
+        if desk.waiting:
+            s.evaluate.send([desk.hands[j] for j in desk.waiting], desk.workers)
         desk.waiting.clear()
         desk.settle(s.evaluate)
         flight = Flight(torch.empty_like(m.w), m.f.copy(), np.full(self.n, -1.0))
@@ -227,7 +251,7 @@ class Engine:
 
     def _stop(self, t: int) -> int:
         """Where somebody looks next."""
-        looks = self.every if self.every <= LOOK else LOOK
+        looks = min(self.every, self.look)
         return max(t + 1, min(self.last, *(t + k - t % k for k in (looks, self.every))))
 
     def _lay_out(self, t: int) -> tuple[Block, Plan]:
@@ -250,6 +274,7 @@ class Engine:
             if revised % k == 0:
                 self._meanwhile(start + len(block))
                 self._revise()
+                self.rows.tune(m.t - start, self._numbers(1))
             m.t = revised
             self.rows.hand(revised - start - 1)
             if revised % rebuild == 0:

@@ -25,7 +25,7 @@ from aspire.methods.aspire_state import Master, Rules
 from aspire.methods.worker import OVERSHOOT
 from aspire.problem import Problem
 from aspire.runtimes import digest, kernels, kernels_step
-from aspire.runtimes.blocks_rows import Flight, Plan
+from aspire.runtimes.blocks_work import Flight, Plan
 from aspire.runtimes.order import Integers
 from aspire.types import Array
 
@@ -219,6 +219,9 @@ class Card:
         self.master.sum_w.copy_(self.master.w.sum(0, dtype=torch.float64))
         self.master.sum_phi.copy_(self.master.phi.sum(0, dtype=torch.float64))
 
+    def close(self) -> None:
+        """Nothing is left open."""
+
     # ------------------------------------------------------------ steps
 
     def steps(self, first: int, last: int) -> None:
@@ -228,10 +231,10 @@ class Card:
                 first += count
 
     def absorb(self, i: int) -> None:
-        self._replay(i, 1, (self._absorb,))
+        self._replay(i, 1, (self._dual,))
 
     def hand(self, i: int) -> None:
-        self._replay(i, 1, (self._hand,))
+        self._replay(i, 1, (self._rest, self._hand))
 
     def _replay(self, first: int, count: int, parts: tuple[Callable[[int], None], ...]) -> None:
         """Fill the slots, run the steps, keep their digests; the first time as they come."""
@@ -263,6 +266,14 @@ class Card:
         self._side_after_main()
         with torch.cuda.stream(self.side):
             self._dual(i)
+            self._vectors(i)
+        self._gradients(self.flight.w, self.g, i, self.all)
+        self._main_after_side()
+
+    def _rest(self, i: int) -> None:
+        """What `_absorb` does besides `_dual`."""
+        self._side_after_main()
+        with torch.cuda.stream(self.side):
             self._vectors(i)
         self._gradients(self.flight.w, self.g, i, self.all)
         self._main_after_side()

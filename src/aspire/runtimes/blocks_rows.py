@@ -1,67 +1,65 @@
 """The numbers of a block of steps on the CPU: tables of rows, and the paper's equations on them.
 
-A step is `absorb` (the reports of Q: z, lam, phi) and `hand` (the next tasks of Q, evaluated at
-once: all that a task's result depends on is known when it is handed out).
+A step is `absorb` (the reports of Q: z, lam, phi) and `hand` (the next tasks of Q); what the
+workers compute in between is `blocks_work`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from aspire import sites
 from aspire.core import equations
 from aspire.core.planes import Planes
 from aspire.core.schedules import Member, learn
 from aspire.methods.aspire_state import Master, Rules, rebuild_sums
-from aspire.methods.worker import checked_step
 from aspire.problem import Problem
-from aspire.runtimes import digest
+from aspire.runtimes.blocks_work import Bench, Flight, Plan
 from aspire.runtimes.order import Integers
-from aspire.types import Array, Task
-
-ROWS = 16  # in one call of the gradients: their numbers stay in the cache of one core
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What steps need to know beside the state; row i belongs to the i-th step, S columns."""
-
-    workers: Integers  # Q, in worker order
-    draws: Integers  # of the task that each is handed
-    checks: Integers  # 1 where its step is checked
-    losses: Integers  # 1 where its loss is reported
-
-
-@dataclass
-class Flight:
-    """The results in flight: what each worker will report to the task in its hands."""
-
-    w: Tensor  # (N, p)
-    loss: Array  # the last known one where none is reported
-    curvature: Array  # what the check found; -1 where there was none
+from aspire.types import Array
 
 
 class Rows:
     """The state of a run as tables; the master's own tensors are changed in place."""
 
-    def __init__(self, rules: Rules, master: Master, problem: Problem, flight: Flight) -> None:
-        self.rules, self.master, self.problem, self.flight = rules, master, problem, flight
+    def __init__(
+        self,
+        rules: Rules,
+        master: Master,
+        problem: Problem,
+        flight: Flight,
+        draws: Integers,
+    ) -> None:
+        """`draws`: the batches of the tasks in flight."""
+        self.rules, self.master = rules, master
         self.lam_before = master.planes.lam
+        self.bench = Bench(problem, master, flight)
+        none = np.zeros_like(draws)
+        self.bench.load(Plan(np.arange(len(draws)), draws, none, none))
+        self.bench.hand(len(draws))
+
+    @property
+    def flight(self) -> Flight:
+        """With every result that was not known yet."""
+        self.bench.need(list(range(len(self.master.f))))
+        return self.bench.flight
 
     def load(self, plan: Plan) -> None:
-        self.plan = plan
+        self.plan, self.members = plan, plan.workers.tolist()
         self.numbers = np.zeros((len(plan.workers), 4))
         self.found = np.zeros(plan.workers.shape, dtype=np.int64)
+        self.bench.load(plan.flat())
 
     def tune(self, first: int, numbers: Array) -> None:
         """c1, rho1, c2 and the weight of the newest z in the average, of the steps from `first`."""
+        m = self.master
         self.numbers[first : first + len(numbers)] = numbers
+        self.rates = self.rules.preset.rates(m.constants, m.t, len(m.planes), m.n, 1)
+        self.kappa = torch.tensor(m.constants["kappa"], dtype=m.w.dtype)
 
     def steps(self, first: int, last: int) -> None:
         for i in range(first, last):
@@ -74,71 +72,56 @@ class Rows:
         return lambda: found
 
     def absorb(self, i: int) -> None:
-        """(12), (14), (15) with the reports of Q; as in `methods.aspire_step.step`."""
-        m, workers = self.master, self.plan.workers[i]
-        c1, rho1, c2, share = self.numbers[i]
-        index, kappa = torch.from_numpy(workers), m.constants["kappa"]
-        rates = self.rules.preset.rates(m.constants, m.t, len(m.planes), m.n, len(workers))
-        w = self.flight.w.index_select(0, index)
-        self.found[i] = reported(w, self.flight.loss[workers], self.flight.curvature[workers])
-        m.sum_w += (w.double() - m.w.index_select(0, index).double()).sum(0)
-        m.w.index_copy_(0, index, w)
-        m.z = equations.z_step(
-            m.z, m.sum_phi, m.sum_w, n=m.n, kappa=kappa, rate=rates.eta_z, limit=np.inf
-        )
-        self._dual(workers, c1, rho1)
-        old = m.phi.index_select(0, index)
-        phi = equations.phi_step(old, m.z.to(w.dtype), w, c2=c2, rate=rates.rho2, limit=np.inf)
-        m.sum_phi += (phi.double() - old.double()).sum(0)
-        m.phi.index_copy_(0, index, phi)
-        m.average = m.z if share >= 1 else m.average.lerp(m.z, share)
+        """The reports of Q: (14); the vectors follow in `hand`, which (14) does not need."""
+        workers = self.plan.workers[i]
+        self.bench.need(self.members[i])
+        self.found[i] = self.bench.digests[workers]
+        self._dual(workers, *self.numbers[i, :2].tolist())
 
     def _dual(self, workers: Integers, c1: float, rho1: float) -> None:
-        m, new = self.master, self.flight.loss[workers]
-        F = m.planes.F + m.planes.P[:, workers] @ (new - m.f[workers])
-        m.f[workers] = new
+        m, flight, F = self.master, self.bench.flight, self.master.planes.F
+        new, curvature = flight.loss[workers], flight.curvature[workers]
+        change = new - m.f[workers]
+        if change.any():
+            F = F + m.planes.P[:, workers] @ change
+            m.f[workers] = new
         self.lam_before = m.planes.lam
         lam, m.h = equations.lam_simplex_step(m.planes.lam, F, c1=c1, rate=rho1)
         m.planes = Planes(m.planes.P, lam, F)
-        learn(m.curvature, m.first, m.present, workers, self.flight.curvature[workers])
+        learn(m.curvature, m.first, m.present, workers, curvature)
 
     def hand(self, i: int) -> None:
-        """v_j, pi_j and a_w for Q, then (11), its check and its loss where they are due."""
-        m, workers, draws = self.master, self.plan.workers[i], self.plan.draws[i]
-        kappa, index, pi = m.constants["kappa"], torch.from_numpy(workers), m.planes.pi(workers)
-        member = Member(np.maximum(pi, m.prior[workers]), m.curvature[workers], draws)
+        """(12) and (15), then pi_j and a_w of Q and their steps (11)."""
+        m, bench, workers = self.master, self.bench, self.plan.workers[i]
+        c2, share = self.numbers[i, 2:].tolist()
+        pi = m.planes.pi(workers)
+        member: Any = Member(
+            np.maximum(pi, m.prior[workers]), m.curvature[workers], self.plan.draws[i]
+        )
         rate: Any = self.rules.preset.worker_rate(m.constants, m.t, len(m.planes), m.n, member)
-        w = m.w.index_select(0, index)
-        v = m.phi.index_select(0, index) + kappa * m.z.to(w.dtype)
-        gradient = self._gradients(workers, w, draws)
-        after = equations.worker_step(
-            w, gradient, v, pi=_column(pi, w), kappa=torch.tensor(kappa, dtype=w.dtype),
-            rate=_column(rate, w), limit=np.inf,
-        )  # fmt: skip
-        self.flight.curvature[workers] = -1.0
-        due = np.flatnonzero(self.plan.checks[i])
-        if len(due):
-            again = self._gradients(workers[due], after[due], draws[due])
-            for k, row in zip(due, again, strict=True):
-                task = Task(
-                    int(workers[k]), 0, "step", {}, {"pi": pi[k], "kappa": kappa, "rate": rate[k]}
-                )
-                after[k], found = checked_step(w[k], after[k], gradient[k], row, task)
-                self.flight.curvature[workers[k]] = found
-        self.flight.w.index_copy_(0, index, after)
-        for k in np.flatnonzero(self.plan.losses[i]):
-            self.flight.loss[workers[k]] = self.problem.sites[workers[k]].loss(after[k])
+        bench.pi[workers], bench.rate[workers] = pi, rate
+        bench.kappa[workers], bench.flight.curvature[workers] = m.constants["kappa"], -1.0
+        self._vectors(workers, pi, rate, c2, share)
+        bench.hand((i + 1) * len(workers))
 
-    def _gradients(self, workers: Integers, w: Tensor, draws: Integers) -> Tensor:
-        found = [
-            sites.gradients(
-                [self.problem.sites[j] for j in workers[a : a + ROWS]],
-                w[a : a + ROWS],
-                draws[a : a + ROWS].tolist(),
-            )
-            for a in range(0, len(w), ROWS)
-        ]
-        return found[0] if len(found) == 1 else torch.cat(found)
+    def _vectors(self, workers: Integers, pi: Array, rate: Array, c2: float, share: float) -> None:
+        """As in `methods.aspire_step.step`, and the workers' `equations.worker_step`."""
+        m, bench, kappa = self.master, self.bench, self.master.constants["kappa"]
+        w = taken(bench.flight.w, workers)
+        replace(m.w, workers, w, taken(m.w, workers), m.sum_w)
+        m.z = equations.z_step(
+            m.z, m.sum_phi, m.sum_w, n=m.n, kappa=kappa, rate=self.rates.eta_z, limit=np.inf
+        )
+        z, old = m.z.to(w.dtype), taken(m.phi, workers)
+        phi = equations.phi_step(old, z, w, c2=c2, rate=self.rates.rho2, limit=np.inf)
+        replace(m.phi, workers, phi, old, m.sum_phi)
+        m.average = m.z if share >= 1 else m.average.lerp(m.z, share)
+        columns = torch.from_numpy(np.array((pi, rate))).to(w.dtype).unsqueeze(2)
+        after = equations.worker_step(
+            w, taken(bench.G, workers), torch.add(phi, z, alpha=kappa),
+            pi=columns[0], kappa=self.kappa, rate=columns[1], limit=np.inf,
+        )  # fmt: skip
+        put(bench.flight.w, workers, after)
 
     def fetch(self) -> None:
         """The master holds everything already."""
@@ -149,13 +132,26 @@ class Rows:
     def put_planes(self) -> None:
         """They are the master's own."""
 
-
-def reported(w: Tensor, loss: Array, curvature: Array) -> Integers:
-    """The digests of many reports: the vector and the two numbers that training computed."""
-    numbers = torch.from_numpy(np.stack([loss, curvature], axis=1))
-    found: Integers = (digest.rows(w).cpu() + digest.rows(numbers)).numpy()
-    return found
+    def close(self) -> None:
+        """Nothing is left open."""
 
 
-def _column(x: Array | float, like: Tensor) -> Tensor:
-    return torch.as_tensor(x, dtype=like.dtype)[:, None]
+def taken(table: Tensor, rows: Integers) -> Tensor:
+    """Some rows of a table; a single one as a part of it."""
+    if len(rows) == 1:
+        return table[rows[0] : rows[0] + 1]
+    return torch.from_numpy(table.numpy().take(rows, 0))
+
+
+def put(table: Tensor, rows: Integers, new: Tensor) -> None:
+    if len(rows) == 1:
+        table[rows[0] : rows[0] + 1] = new
+    else:
+        table.numpy()[rows] = new.numpy()
+
+
+def replace(table: Tensor, rows: Integers, new: Tensor, old: Tensor, total: Tensor) -> None:
+    """`methods.aspire_step.replace_rows`: the rows change, and `total` stays the sum of all."""
+    change = torch.sub(new, old)
+    total += change[0] if len(change) == 1 else change.sum(0, dtype=total.dtype)
+    put(table, rows, new)

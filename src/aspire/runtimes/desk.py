@@ -34,7 +34,7 @@ class Evaluator:
     def __init__(
         self, method: Method, problem: Problem, *, exact: bool = False, threads: int = 1
     ) -> None:
-        self.method, self.problem, self.exact = method, problem, exact
+        self.method, self.problem, self.exact, self.threads = method, problem, exact, threads
         aside = threads - 1 if problem.batched else 0
         self._threads = ThreadPoolExecutor(aside) if aside > 0 else None
         self._flying: dict[int, tuple[Future[Results], int]] = {}  # by task: its call, its row

@@ -8,17 +8,22 @@ so the next step takes the S earliest reports of the N tasks in flight.
 
 from __future__ import annotations
 
+import ctypes
+import heapq
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
+from aspire.runtimes import native
 from aspire.runtimes.delays import Delays, many
 from aspire.types import Array
 
 Integers = NDArray[np.int64]
 AHEAD = 64  # delays of each worker that are known ahead
+FEW = 32  # reports of a step: with fewer a heap is faster than arrays
 PIECE = 16384  # of them are computed at once: they stay in the cache
 
 
@@ -69,15 +74,74 @@ class Order:
         n = len(self.due)
         self.known = np.zeros((n, AHEAD))
         self.first = np.full(n, -AHEAD)
+        self._upcoming: list[list[float]] = [[] for _ in range(n)]
 
     def block(self, count: int) -> Block:
         """The next `count` steps; the clock moves on."""
+        if self.quorum <= FEW:
+            functions = native.library(torch.float32)
+            return self._by_heap(count) if functions is None else self._compiled(functions, count)
         columns: Any = [np.empty((count, self.quorum), dtype=np.int64) for _ in range(7)]
         columns[3] = np.empty((count, self.quorum))  # times
         for i in range(count):
             for table, found in zip(columns, self._step(), strict=True):
                 table[i] = found
         return Block(self.clock(), *columns)
+
+    def _compiled(self, functions: Any, count: int) -> Block:
+        """The same heap in order.c."""
+        columns: Any = [np.zeros((count, self.quorum), dtype=np.int64) for _ in range(7)]
+        columns[3] = np.zeros((count, self.quorum))  # times
+        done = 0
+        while done < count:
+            arrays = self.due, self.number, self.task, self.known, self.first, *columns
+            due, number, task, *rest = map(native.at, arrays)
+            given = native.Order(
+                len(self.due), self.quorum, AHEAD, due, number, task, self.next_id, *rest
+            )
+            done = functions.lay_out(ctypes.byref(given), done, count)
+            if done < 0:
+                raise MemoryError("order.c found no memory for its heap")
+            self.next_id = given.next_id
+            if done < count:
+                self._ask(np.flatnonzero(self.number - self.first >= AHEAD // 2))
+        self.time = float(columns[3][-1, -1])
+        return Block(self.clock(), *columns)
+
+    def _by_heap(self, count: int) -> Block:
+        """The same with a heap of (time, worker), where there is no compiler."""
+        heap = list(zip(self.due.tolist(), range(len(self.due)), strict=True))
+        heapq.heapify(heap)
+        number, task, delays = self.number.tolist(), self.task.tolist(), self._upcoming
+        rows: list[tuple[Any, ...]] = []
+        for _ in range(count):
+            got = [heapq.heappop(heap) for _ in range(self.quorum)]
+            arrived = [j for _, j in got]
+            workers, last = sorted(arrived), got[-1][0]
+            seen = [task[j] for j in arrived], [number[j] for j in arrived]
+            for j in workers:
+                number[j] += 1
+                task[j] = self.next_id
+                self.next_id += 1
+                queue = delays[j]
+                heapq.heappush(
+                    heap, (last + (queue.pop() if queue else self._more(j, number[j])), j)
+                )
+            numbers, places = [number[j] for j in workers], [arrived.index(j) for j in workers]
+            rows.append((workers, numbers, arrived, [time for time, _ in got], *seen, places))
+        self.time = last
+        self.number, self.task = np.array(number), np.array(task)
+        for time, j in heap:
+            self.due[j] = time
+        columns: Any = [np.array(column) for column in zip(*rows, strict=True)]
+        return Block(self.clock(), *columns)
+
+    def _more(self, j: int, number: int) -> float:
+        """The delay of this task, and those of worker j's next ones in its queue."""
+        ahead = np.arange(number, number + AHEAD)
+        found = many(self.delays, self.seed, np.full(AHEAD, j), ahead)
+        self._upcoming[j] = found[:0:-1].tolist()
+        return float(found[0])
 
     def clock(self) -> Clock:
         arrays = self.due.copy(), self.number.copy(), self.task.copy()

@@ -74,6 +74,7 @@ def train(
     delays          virtual time of a task; None: LogNormal(1, 0.4); absences: who is away when
     device, seed    the same seed gives the same bytes
     evaluate_every  master steps between two lines of history; 0: only at the end
+    exact           every task by itself, event by event: the bytes of one worker at a time, slower
     out             a new folder for run.json, events.jsonl, history.jsonl, model and result
     log             'full', 'digest', 'off' or 'vectors': what events.jsonl holds
     stationarity    compute Definition 1 at the end: N full gradients
@@ -171,7 +172,7 @@ def replay(directory: str | Path, job: Job) -> tuple[int, str]:
         return replay_log(job.method, job.problem, path, job.seed, kept=True)
     if level == "full":
         with few_threads(job, one=alone):
-            return replay_log(job.method, job.problem, path, job.seed, exact=alone)
+            return replay_log(job.method, job.problem, path, job.seed, exact=alone or job.exact)
     end = events.read(path)[1]
     if end is None:
         raise ValueError(f"{path} has no end mark: the run did not finish")
@@ -246,8 +247,8 @@ def _advance(
     whole: Callable[[], bool] = lambda: False,
     **looks: Any,
 ) -> None:
-    """By whole blocks where the card can, else event by event."""
-    if not (math.isinf(job.gradients) and blocks.on_card(job.problem) and blocks.fits(simulation)):
+    """By whole blocks where they can serve, else event by event."""
+    if not (math.isinf(job.gradients) and blocks.fits(simulation)):
         simulator.run(simulation, done, **looks)
         return
     every = job.evaluate_every or blocks.LOOK

@@ -45,6 +45,7 @@ class Job:
     seed: int
     evaluate_every: int
     settings: dict[str, Any]
+    exact: bool = False
 
     def done(self, run: simulator.Simulation | Drive) -> bool:
         return bool(run.master.t >= self.iterations or run.gradients >= self.gradients)
@@ -56,6 +57,7 @@ class Job:
             delays=self.delays,
             absences=self.absences,
             seed=self.seed,
+            exact=self.exact,
         )
 
 
@@ -80,6 +82,7 @@ def prepare(
     device: str = "cpu",
     seed: int = 0,
     evaluate_every: int | None = None,
+    exact: bool = False,
     elsewhere: bool = False,
 ) -> Job:
     """Check every argument of `train` and put the pieces together.
@@ -144,6 +147,8 @@ def prepare(
         "evaluate_every": evaluate_every,
         "versions": rundir.versions(),
     }
+    if exact:
+        settings["exact"] = True
     job = Job(
         problem=problem,
         method=method,
@@ -155,6 +160,7 @@ def prepare(
         seed=seed,
         evaluate_every=evaluate_every,
         settings=settings,
+        exact=exact,
     )
     refuse_too_large(job)
     return job

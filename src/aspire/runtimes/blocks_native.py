@@ -1,0 +1,181 @@
+"""The numbers of a block of steps on the CPU, compiled: the tables of `blocks_rows` for steps.c."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from aspire import batches
+from aspire.core.planes import Planes
+from aspire.core.presets import Auto
+from aspire.core.schedules import EASE_OFF, STEEPER
+from aspire.methods.aspire_state import Master, Rules, rebuild_sums
+from aspire.methods.worker import OVERSHOOT
+from aspire.problem import Problem
+from aspire.runtimes import digest, native
+from aspire.runtimes.blocks_work import Flight, Plan
+from aspire.runtimes.native import at
+from aspire.runtimes.order import Integers
+from aspire.types import Array
+
+ABSORB, HAND = 1, 2  # halves of a step
+WORTH = 64  # tasks for which helpers are started
+# numbers of each worker
+SITE = ("f", "told", "curvature", "revealed", "prior", "first", "pi", "rate", "coupling")
+TASK = ("draws", "checked", "reports", "digests")
+PLANE = ("lam", "before", "F")
+
+
+class Compiled:
+    """The state of a run in memory that stays; `fetch` brings what the host decides on."""
+
+    def __init__(
+        self, rules: Rules, master: Master, problem: Problem, flight: Flight, quorum: int,
+        draws: Integers, threads: int,
+    ) -> None:  # fmt: skip
+        """`draws`: the batches of the tasks in flight."""
+        assert isinstance(rules.preset, Auto)
+        self.rules, self.master, self.helpers, n = rules, master, threads - 1, len(draws)
+        self.functions, self.w = native.library(flight.w.dtype), flight.w
+        self.numbers_of = {name: np.zeros(n) for name in SITE}
+        values = (
+            master.f, flight.loss, master.curvature, flight.curvature, master.prior, master.first
+        )  # fmt: skip
+        for name, value in zip(SITE, values, strict=False):
+            self.numbers_of[name][:] = value
+        self.tasks = {name: np.zeros(n, dtype=np.int64) for name in TASK}
+        self.tasks["draws"][:] = draws
+        planes = {name: np.zeros(native.MOST_PLANES) for name in PLANE}
+        self.planes = planes | {"P": np.zeros((native.MOST_PLANES, n)), "height": np.zeros(1)}
+        self.g, self.state = flight.w.new_zeros(flight.w.shape), np.ones(n, dtype=np.int32)
+        self.lam_before = master.planes.lam
+        self.planes["height"][:] = master.h
+        self.run = native.Run(
+            self._problem(problem), n, quorum, settle=rules.preset.settle, overshoot=OVERSHOOT,
+            steeper=STEEPER, ease_off=EASE_OFF,
+        )  # fmt: skip
+        for name in ("z", "average"):
+            setattr(master, name, getattr(master, name).clone())
+        for name, array in (self.numbers_of | self.tasks | self.planes).items():
+            setattr(self.run, name, at(array))
+        self.run.state = at(self.state)
+        self._bind()
+        self.put_planes()
+
+    def _problem(self, problem: Problem) -> native.Problem:
+        first = problem.sites[0]
+        stack, pool = first.objective.stack, first.pool
+        assert stack is not None
+        assert pool is not None
+        pairs = [site.judged.pair or () for site in problem.sites]
+        samples, targets = zip(*pairs, strict=True)
+        judged = [x.flatten(1).contiguous() for x in samples], targets
+        tables: Any = [np.array([x.data_ptr() for x in side], dtype=np.uint64) for side in judged]
+        starts, sizes = (
+            np.array(x, dtype=np.int64)
+            for x in zip(*((s.start, s.train.size) for s in problem.sites), strict=True)
+        )
+        p = self.w.shape[1]
+        arrays = (
+            pool.inputs.flatten(1).contiguous().numpy(), pool.targets.contiguous().numpy(),
+            starts, sizes, *tables, np.array([len(x) for x in targets]),
+            digest.multipliers(p).numpy(),
+        )  # fmt: skip
+        self.kept = judged, arrays
+        several = native.MOST_LAYERS * ctypes.c_int64
+        columns = [
+            several(*(int(getattr(layer, name)) for layer in stack.layers))
+            for name in ("inputs", "outputs", "bias", "relu")
+        ]
+        seed = batches._seed_state(first.seed, batches.BATCH)
+        return native.Problem(
+            len(stack.layers), first.batch_samples, p, *columns, first.objective.weight_decay,
+            seed, *map(at, arrays),
+        )  # fmt: skip
+
+    def _bind(self) -> None:
+        """Where the master's tables lie now."""
+        m = self.master
+        tables = {"flight": self.w, "g": self.g, "w": m.w, "phi": m.phi, "z": m.z}
+        tables |= {"average": m.average, "sum_w": m.sum_w, "sum_phi": m.sum_phi}
+        for name, table in tables.items():
+            setattr(self.run, name, table.data_ptr())
+
+    # ------------------------------------------------------------ what the host sees
+
+    @property
+    def flight(self) -> Flight:
+        """With every result that was not known yet."""
+        _check(self.functions.finish(ctypes.byref(self.run)))
+        return Flight(self.w, self.numbers_of["told"], self.numbers_of["revealed"])
+
+    def load(self, plan: Plan) -> None:
+        self.numbers = np.zeros((len(plan.workers), 4))
+        self.found = np.zeros(plan.workers.shape, dtype=np.int64)
+        columns = plan.workers, plan.draws, plan.checks, plan.losses, self.numbers, self.found
+        self.plan = [np.ascontiguousarray(column) for column in columns]
+        names = "plan_workers", "plan_draws", "plan_checks", "plan_losses", "numbers", "found"
+        for name, column in zip(names, self.plan, strict=True):
+            setattr(self.run, name, at(column))
+
+    def tune(self, first: int, numbers: Array) -> None:
+        """c1, rho1, c2 and the weight of the newest z in the average, of the steps from `first`."""
+        self.numbers[first : first + len(numbers)] = numbers
+
+    def digests(self) -> Callable[[], Integers]:
+        found = self.found
+        return lambda: found
+
+    def fetch(self) -> None:
+        m, L = self.master, len(self.master.planes)
+        m.f, m.curvature = self.numbers_of["f"].copy(), self.numbers_of["curvature"].copy()
+        lam, self.lam_before, F = (self.planes[name][:L].copy() for name in PLANE)
+        m.planes, m.h = Planes(m.planes.P, lam, F), float(self.planes["height"][0])
+
+    def put_planes(self) -> None:
+        A, L = self.master.planes, len(self.master.planes)
+        self.planes["P"][:L], self.planes["lam"][:L], self.planes["F"][:L] = A.P, A.lam, A.F
+        m, run = self.master, self.run
+        rates = self.rules.preset.rates(m.constants, m.t, L, run.n, run.quorum)
+        run.planes, run.kappa = L, m.constants["kappa"]
+        run.eta, run.rho2 = rates.eta_z, rates.rho2
+
+    def rebuild(self) -> None:
+        rebuild_sums(self.master)
+        self._bind()
+
+    def close(self) -> None:
+        """Nothing is left open: helpers end with each call."""
+
+    # ------------------------------------------------------------ steps
+
+    def steps(self, first: int, last: int) -> None:
+        self._advance(first, last, ABSORB | HAND)
+
+    def absorb(self, i: int) -> None:
+        self._advance(i, i + 1, ABSORB)
+
+    def hand(self, i: int) -> None:
+        self._advance(i, i + 1, HAND)
+
+    def _advance(self, first: int, last: int, halves: int) -> None:
+        many = (last - first) * self.run.quorum >= WORTH
+        helpers = self.helpers if many else 0
+        if last > first:
+            _check(self.functions.advance(ctypes.byref(self.run), first, last, halves, helpers))
+
+
+def can_compile(problem: Problem) -> bool:
+    """Whether steps.c can serve: a compiler, class scores, not too many layers."""
+    stack = problem.sites[0].objective.stack
+    if stack is None or not stack.classes or len(stack.layers) > native.MOST_LAYERS:
+        return False
+    return native.library(problem.flat.start.dtype) is not None
+
+
+def _check(code: int) -> None:
+    if code:
+        raise MemoryError("steps.c found no memory for its features")

@@ -1,0 +1,130 @@
+"""`steps.c`, compiled for this machine where it has a compiler, and called without Python's lock.
+
+The library is kept in the user's cache, by what it was made of: source, compiler, processor. Where
+it cannot be made, `library` gives None and everything works without it, only slower.
+ASPIRE_NATIVE=0 in the environment switches it off.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import logging
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+logger = logging.getLogger("aspire")
+SOURCES = [Path(__file__).with_name(name) for name in ("steps.c", "rows.c", "order.c")]
+FLAGS = ("-O3", "-march=native", "-std=gnu11", "-shared", "-fPIC")
+KINDS = {torch.float32: ("-DREAL=float", "-DSINGLE"), torch.float64: ("-DREAL=double",)}
+MOST_LAYERS, MOST_PLANES = 16, 64  # as in rows.c and steps.c
+SECONDS = 60.0
+
+_number, _array = ctypes.c_int64, ctypes.c_void_p
+_several = _number * MOST_LAYERS
+
+
+class Problem(ctypes.Structure):
+    """As in rows.c."""
+
+    _fields_ = (
+        ("layers", _number), ("batch", _number), ("row", _number),
+        ("inputs", _several), ("outputs", _several), ("bias", _several), ("relu", _several),
+        ("decay", ctypes.c_double), ("seed", ctypes.c_uint64),
+        *((name, _array) for name in (
+            "samples", "targets", "starts", "sizes", "judged", "judged_targets", "judged_count",
+            "multipliers",
+        )),
+    )  # fmt: skip
+
+
+class Run(ctypes.Structure):
+    """As in steps.c."""
+
+    _fields_ = (
+        ("problem", Problem), ("n", _number), ("quorum", _number), ("planes", _number),
+        *((name, ctypes.c_double) for name in (
+            "kappa", "eta", "rho2", "settle", "overshoot", "steeper", "ease_off",
+        )),
+        *((name, _array) for name in (
+            "flight", "g", "w", "phi", "z", "average", "sum_w", "sum_phi",
+            "f", "told", "curvature", "revealed", "prior", "first", "pi", "rate", "coupling",
+            "P", "lam", "before", "F", "height", "draws", "checked", "reports", "digests", "state",
+            "plan_workers", "plan_draws", "plan_checks", "plan_losses", "numbers", "found", "queue",
+        )),
+        ("taken", _number), ("handed", _number), ("stop", _number),
+    )  # fmt: skip
+
+
+class Order(ctypes.Structure):
+    """As in order.c."""
+
+    _fields_ = (
+        ("n", _number), ("quorum", _number), ("ahead", _number), ("due", _array),
+        ("number", _array), ("task", _array), ("next_id", _number), ("known", _array),
+        ("first", _array), ("workers", _array), ("numbers", _array), ("arrived", _array),
+        ("times", _array), ("tasks", _array), ("answered", _array), ("places", _array),
+    )  # fmt: skip
+
+
+def at(x: Any) -> int:
+    """Where an array lies: C order, as all of them are here."""
+    if not x.flags.c_contiguous:
+        raise ValueError(f"an array of strides {x.strides}: expected one piece of memory")
+    return int(x.ctypes.data)
+
+
+@lru_cache(maxsize=4)
+def library(dtype: torch.dtype) -> Any:
+    """The compiled functions for rows of this type; None: there are none."""
+    compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc")
+    if os.environ.get("ASPIRE_NATIVE") == "0" or dtype not in KINDS or compiler is None:
+        return None
+    try:
+        found = ctypes.CDLL(str(_made(compiler, (*FLAGS, *KINDS[dtype]))))
+    except (OSError, subprocess.SubprocessError) as error:
+        logger.info("steps.c was not compiled, so the slower way is taken: %s", error)
+        return None
+    found.advance.argtypes = (_array, *[_number] * 4)
+    found.finish.argtypes = (_array,)
+    found.lay_out.argtypes, found.lay_out.restype = (_array, _number, _number), _number
+    return found
+
+
+def _made(compiler: str, flags: tuple[str, ...]) -> Path:
+    """The library's file, made unless it is there."""
+    said = subprocess.run([compiler, "--version"], capture_output=True, timeout=SECONDS, check=True)
+    parts = *(x.read_bytes() for x in SOURCES), said.stdout, repr(flags).encode(), _processor()
+    name = f"steps-{hashlib.sha256(b' '.join(parts)).hexdigest()[:24]}.so"
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "aspire"
+    try:
+        home.mkdir(parents=True, exist_ok=True, mode=0o700)
+        mine = os.stat(home).st_uid == os.getuid() and os.access(home, os.W_OK)
+    except OSError:
+        mine = False
+    if not mine:
+        home = Path(tempfile.mkdtemp(prefix="aspire-"))
+    if not (home / name).is_file():
+        with tempfile.TemporaryDirectory(dir=home) as beside:
+            made = Path(beside) / name
+            order = [compiler, *flags, str(SOURCES[0]), "-o", str(made), "-lm", "-lpthread"]
+            subprocess.run(order, capture_output=True, timeout=SECONDS, check=True)
+            os.replace(made, home / name)
+    return home / name
+
+
+def _processor() -> bytes:
+    """What tells two kinds of processor apart."""
+    try:
+        lines = Path("/proc/cpuinfo").read_bytes().splitlines()
+    except OSError:
+        return f"{platform.machine()} {platform.processor()} {platform.node()}".encode()
+    return b"".join(sorted({x for x in lines if x.startswith((b"model", b"flags", b"Features"))}))

@@ -1,0 +1,300 @@
+/* Whole asynchronous steps on the CPU: `blocks_rows` and `blocks_work`, compiled.
+
+   The caller's thread takes the master's steps; the tasks that they hand out are worked on by it or
+   by helpers, whoever comes first. A row does not depend on other rows, so nothing depends on who
+   did it. */
+
+#include "order.c"
+#include "rows.c"
+
+#include <pthread.h>
+#include <sched.h>
+
+#define PLANES 64
+#define COLUMNS 512 /* of a step's vectors: what it needs of them stays in the cache */
+#define HELPERS 64
+
+enum { DONE, WAITING, RUNNING };
+
+typedef struct {
+    Problem problem;
+    int64_t n, quorum, planes;
+    double kappa, eta, rho2, settle, overshoot, steeper, ease_off;
+    /* (N, p): results in flight, gradients at them on the next batch, last reports, multipliers */
+    REAL *flight, *g, *w, *phi;
+    double *z, *average, *sum_w, *sum_phi; /* (p,) */
+    /* (N,): losses known, losses in flight, L_j known, what checks found (-1: none), prior, L_j of
+       the probe */
+    double *f, *told, *curvature, *revealed, *prior, *first;
+    double *pi, *rate, *coupling;           /* (N,) of the tasks in flight */
+    double *P, *lam, *before, *F, *height;  /* (PLANES, N), (PLANES,) and one number */
+    int64_t *draws, *checked, *reports, *digests; /* (N,) of the tasks in flight */
+    int32_t *state;                         /* (N,) of the work on them */
+    /* the plan of a block: (steps, S), its numbers (steps, 4), and the digests that it gives */
+    const int64_t *plan_workers, *plan_draws, *plan_checks, *plan_losses;
+    const double *numbers;
+    int64_t *found;
+    /* tasks that wait for somebody, in their order; each is there at least once */
+    int64_t *queue, taken, handed, stop;
+} Run;
+
+/* ---------------------------------------------------------------- a worker */
+
+/* As `methods.worker.checked_step`: on the batch of the step itself. */
+static void check(Run *run, int64_t j, Room *room) {
+    const Problem *b = &run->problem;
+    REAL *w = run->flight + j * b->row, *again = room->again;
+    const REAL *held = run->w + j * b->row, *g = run->g + j * b->row;
+    double length = 0, bend = 0;
+    draw(b, j, run->draws[j], room->index);
+    gradient(b, w, room->index, again, room);
+    for (int64_t i = 0; i < b->row; i++) {
+        double d = (double)(w[i] - held[i]);
+        length += d * d;
+        bend += (double)(again[i] - g[i]) * d;
+    }
+    run->revealed[j] = 0;
+    if (!(length > 0 && run->pi[j] > 0)) return;
+    bend /= length;
+    if (bend > 0) run->revealed[j] = bend;
+    double far = run->rate[j] * (run->pi[j] * bend + run->coupling[j]);
+    if (!(far > run->overshoot)) return;
+    for (int64_t i = 0; i < b->row; i++) w[i] = held[i] + (w[i] - held[i]) / (REAL)far;
+}
+
+/* The rest of a task, and the gradient of the one after it, which needs nothing else. */
+static void work(Run *run, int64_t j, Room *room) {
+    const Problem *b = &run->problem;
+    const REAL *w = run->flight + j * b->row;
+    if (run->checked[j]) check(run, j, room);
+    if (run->reports[j]) run->told[j] = mean_loss(b, w, j, room);
+    draw(b, j, run->draws[j] + 1, room->index);
+    gradient(b, w, room->index, run->g + j * b->row, room);
+    run->digests[j] = digest(b, w, run->told[j], run->revealed[j]);
+    __atomic_store_n(run->state + j, DONE, __ATOMIC_RELEASE);
+}
+
+static int begin(Run *run, int64_t j) { /* whether nobody else has begun */
+    int32_t waiting = WAITING;
+    return __atomic_compare_exchange_n(run->state + j, &waiting, RUNNING, 0, __ATOMIC_ACQ_REL,
+                                       __ATOMIC_ACQUIRE);
+}
+
+/* One task of the queue; 0: none waits. */
+static int help(Run *run, Room *room) {
+    for (;;) {
+        int64_t at = __atomic_load_n(&run->taken, __ATOMIC_ACQUIRE);
+        if (at >= __atomic_load_n(&run->handed, __ATOMIC_ACQUIRE)) return 0;
+        if (!__atomic_compare_exchange_n(&run->taken, &at, at + 1, 0, __ATOMIC_ACQ_REL,
+                                         __ATOMIC_ACQUIRE))
+            continue;
+        int64_t j = run->queue[at];
+        if (begin(run, j)) {
+            work(run, j, room);
+            return 1;
+        }
+    }
+}
+
+static void *helper(void *given) {
+    Run *run = given;
+    Room room;
+    if (make_room(&run->problem, &room))
+        while (!__atomic_load_n(&run->stop, __ATOMIC_ACQUIRE))
+            if (!help(run, &room)) sched_yield();
+    leave_room(&room);
+    return 0;
+}
+
+static void need(Run *run, int64_t j, Room *room) {
+    while (__atomic_load_n(run->state + j, __ATOMIC_ACQUIRE) != DONE)
+        if (begin(run, j))
+            work(run, j, room);
+        else if (!help(run, room))
+            sched_yield();
+}
+
+/* ---------------------------------------------------------------- the master */
+
+static int ascending(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double median(const double *x, int64_t n) {
+    double *sorted = malloc((size_t)n * sizeof(double));
+    if (!sorted) return x[0];
+    memcpy(sorted, x, (size_t)n * sizeof(double));
+    qsort(sorted, (size_t)n, sizeof(double), ascending);
+    double found = 0.5 * (sorted[(n - 1) / 2] + sorted[n / 2]);
+    free(sorted);
+    return found;
+}
+
+/* As `schedules.learn`: first where the step was fine, then the others in their order. */
+static void learn(Run *run, const int64_t *Q) {
+    int64_t S = run->quorum, steeper = 0;
+    for (int64_t k = 0; k < S; k++) {
+        double *known = run->curvature + Q[k], found = run->revealed[Q[k]];
+        if (found < 0) continue;
+        if (found > run->steeper * *known) {
+            steeper++;
+            continue;
+        }
+        double least = run->first[Q[k]];
+        *known = run->ease_off * *known > least ? run->ease_off * *known : least;
+        run->revealed[Q[k]] = -1;
+    }
+    for (int64_t k = 0; steeper && k < S; k++) {
+        double *known = run->curvature + Q[k], found = run->revealed[Q[k]];
+        if (found < 0) continue;
+        double most = 10 * median(run->curvature, run->n);
+        if (found > most) found = most;
+        if (found > *known) *known = found;
+    }
+}
+
+/* (14) on the simplex: lam <- project(lam + rho1 (F - c1 lam)), h = threshold / rho1. */
+static void dual(Run *run, double c1, double rho1) {
+    int64_t L = run->planes;
+    double y[PLANES], sorted[PLANES], total = -1, threshold = -INFINITY;
+    for (int64_t l = 0; l < L; l++)
+        sorted[l] = y[l] = run->lam[l] + rho1 * (run->F[l] - c1 * run->lam[l]);
+    qsort(sorted, (size_t)L, sizeof(double), ascending);
+    for (int64_t k = 1; k <= L; k++) {
+        total += sorted[L - k];
+        if (L > 1 && sorted[L - k] <= total / (double)k) break;
+        threshold = total / (double)k;
+    }
+    for (int64_t l = 0; l < L; l++) {
+        run->before[l] = run->lam[l];
+        run->lam[l] = L == 1 ? 1 : y[l] > threshold ? y[l] - threshold : 0;
+    }
+    *run->height = threshold / rho1;
+}
+
+/* The reports of Q: losses, digests, (14), and curvatures that checks revealed. */
+static void absorb(Run *run, int64_t i, Room *room) {
+    int64_t S = run->quorum, n = run->n;
+    const int64_t *Q = run->plan_workers + i * S;
+    for (int64_t k = 0; k < S; k++) need(run, Q[k], room);
+    for (int64_t k = 0; k < S; k++) {
+        int64_t j = Q[k];
+        double change = run->told[j] - run->f[j];
+        run->found[i * S + k] = run->digests[j];
+        run->f[j] = run->told[j];
+        if (change != 0)
+            for (int64_t l = 0; l < run->planes; l++) run->F[l] += run->P[l * n + j] * change;
+    }
+    dual(run, run->numbers[4 * i], run->numbers[4 * i + 1]);
+    learn(run, Q);
+}
+
+/* pi_j and a_w of the next task of worker j: as `Auto.worker_rate`. */
+static void tune(Run *run, int64_t j, int64_t draws) {
+    double pi = 0;
+    for (int64_t l = 0; l < run->planes; l++) pi += run->lam[l] * run->P[l * run->n + j];
+    double weight = pi > run->prior[j] ? pi : run->prior[j];
+    run->pi[j] = pi;
+    run->coupling[j] = run->kappa;
+    run->rate[j] = 1 / (weight * run->curvature[j] + run->kappa) / sqrt(1 + (double)draws / run->settle);
+}
+
+/* (12) and (15) with the reports of Q, then (11) for their next tasks, column by column. */
+static void vectors(Run *run, const int64_t *Q, double c2, double share) {
+    int64_t p = run->problem.row, S = run->quorum;
+    double kappa = run->kappa, many = kappa * (double)run->n;
+    REAL k = (REAL)kappa, c = (REAL)c2, rho = (REAL)run->rho2;
+    for (int64_t first = 0; first < p; first += COLUMNS) {
+        int64_t n = p - first < COLUMNS ? p - first : COLUMNS;
+        double change[COLUMNS] = {0};
+        REAL zs[COLUMNS];
+        for (int64_t r = 0; r < S; r++) {
+            const REAL *restrict new = run->flight + Q[r] * p + first;
+            REAL *restrict old = run->w + Q[r] * p + first;
+            for (int64_t i = 0; i < n; i++) {
+                change[i] += (double)(new[i] - old[i]);
+                old[i] = new[i];
+            }
+        }
+        double *restrict z = run->z + first, *restrict mean = run->average + first;
+        double *restrict sum_w = run->sum_w + first, *restrict sum_phi = run->sum_phi + first;
+        for (int64_t i = 0; i < n; i++) {
+            sum_w[i] += change[i];
+            z[i] -= run->eta * (sum_phi[i] + many * z[i] - kappa * sum_w[i]);
+            mean[i] = share >= 1 ? z[i] : mean[i] + share * (z[i] - mean[i]);
+            zs[i] = (REAL)z[i];
+            change[i] = 0;
+        }
+        for (int64_t r = 0; r < S; r++) {
+            REAL *restrict w = run->flight + Q[r] * p + first;
+            REAL *restrict phi = run->phi + Q[r] * p + first;
+            const REAL *restrict g = run->g + Q[r] * p + first;
+            REAL weight = (REAL)run->pi[Q[r]], a = (REAL)run->rate[Q[r]];
+            for (int64_t i = 0; i < n; i++) {
+                REAL new = phi[i] + rho * (zs[i] - w[i] - c * phi[i]);
+                change[i] += (double)(new - phi[i]);
+                phi[i] = new;
+                w[i] -= a * (weight * g[i] + k * w[i] - (new + k * zs[i]));
+            }
+        }
+        for (int64_t i = 0; i < n; i++) sum_phi[i] += change[i];
+    }
+}
+
+static void hand(Run *run, int64_t i) {
+    int64_t S = run->quorum;
+    const int64_t *Q = run->plan_workers + i * S;
+    for (int64_t k = 0; k < S; k++) tune(run, Q[k], run->plan_draws[i * S + k]);
+    vectors(run, Q, run->numbers[4 * i + 2], run->numbers[4 * i + 3]);
+    for (int64_t k = 0; k < S; k++) {
+        int64_t j = Q[k];
+        run->draws[j] = run->plan_draws[i * S + k];
+        run->checked[j] = run->plan_checks[i * S + k];
+        run->reports[j] = run->plan_losses[i * S + k];
+        run->revealed[j] = -1;
+        __atomic_store_n(run->state + j, WAITING, __ATOMIC_RELEASE);
+        if (run->queue) run->queue[run->handed] = j;
+        __atomic_store_n(&run->handed, run->handed + 1, __ATOMIC_RELEASE);
+    }
+}
+
+/* ---------------------------------------------------------------- what is called */
+
+enum { ABSORB = 1, HAND = 2 };
+
+/* Steps `first` to `last` of the plan, or one half of a step; 1: there is no memory. */
+int advance(Run *run, int64_t first, int64_t last, int64_t halves, int64_t helpers) {
+    int64_t most = (last - first) * run->quorum + run->n, count = 0;
+    pthread_t threads[HELPERS];
+    Room room;
+    run->taken = run->handed = run->stop = 0;
+    run->queue = malloc((size_t)most * sizeof(int64_t));
+    if (!make_room(&run->problem, &room) || !run->queue) {
+        leave_room(&room);
+        return 1;
+    }
+    for (int64_t j = 0; j < run->n; j++)
+        if (run->state[j] == WAITING) run->queue[run->handed++] = j;
+    while (count < helpers && count < HELPERS && !pthread_create(threads + count, 0, helper, run))
+        count++;
+    for (int64_t i = first; i < last; i++) {
+        if (halves & ABSORB) absorb(run, i, &room);
+        if (halves & HAND) hand(run, i);
+    }
+    __atomic_store_n(&run->stop, 1, __ATOMIC_RELEASE);
+    for (int64_t k = 0; k < count; k++) pthread_join(threads[k], 0);
+    free(run->queue);
+    leave_room(&room);
+    return 0;
+}
+
+/* Every result that is in flight. */
+int finish(Run *run) {
+    Room room;
+    int made = make_room(&run->problem, &room);
+    run->taken = run->handed = 0;
+    for (int64_t j = 0; made && j < run->n; j++) need(run, j, &room);
+    leave_room(&room);
+    return !made;
+}
