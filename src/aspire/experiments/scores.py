@@ -12,13 +12,14 @@ import torch
 from torch import Tensor
 
 from aspire.experiments import attack
-from aspire.runtimes import simulator
+from aspire.runtimes import blocks, simulator
 from aspire.runtimes.delays import LogNormal
 from aspire.train import Job, Run, evaluate
 from aspire.types import Task
 
 COLUMNS = ("t", "time", "gradients", "worst_accuracy", "worst_loss", "accuracies", "losses")
 DIGITS = 5  # of what is in the history
+MANY = 10**12  # steps: gradients or time are the end
 
 
 @dataclass
@@ -55,15 +56,22 @@ class Watch:
 
     def carry_out(self) -> dict[str, Any]:
         simulation = self.job.begin()
-        self.go(simulation)
+        self.go(simulation, ahead=True)
         return self.found(simulation)
 
     def go(
-        self, simulation: simulator.Simulation, pause: Callable[..., Any] = lambda simulation: False
+        self,
+        simulation: simulator.Simulation,
+        pause: Callable[..., Any] = lambda simulation: False,
+        *,
+        ahead: bool = False,
     ) -> bool:
-        """On to the end, or until `pause`; True: it is not over yet."""
+        """On to the end, or until `pause`; True: it is not over yet. `ahead`: by blocks, where they
+        can serve, until shortly before the end, which is met to the report."""
         began, done = time.perf_counter(), self.done
         try:
+            if ahead and self.honest == len(self.job.problem.names) and blocks.fits(simulation):
+                blocks.run(simulation, self.nearly, last=MANY, every=self.stride, on_step=self.look)
             simulator.run(simulation, lambda s: done(s) or bool(pause(s)), on_step=self.look)
             over = done(simulation)
             if over and (not self.history or self.history[-1]["t"] != simulation.master.t):
@@ -73,6 +81,17 @@ class Watch:
             self.history.append(self.lost(simulation))
         self.seconds += time.perf_counter() - began
         return not over
+
+    @property
+    def stride(self) -> int:
+        """Steps between two looks: a twentieth of a gap in the history."""
+        S = self.job.method.settings.get("quorum", 1)
+        return max(5, self.budget // (20 * S * max(self.points, 1)))
+
+    def nearly(self, simulation: simulator.Simulation) -> bool:
+        S = self.job.method.settings.get("quorum", 1)
+        late = self.horizon is not None and simulation.time >= 0.98 * self.horizon
+        return late or simulation.gradients >= self.job.gradients - 4 * S * self.stride
 
     def done(self, simulation: simulator.Simulation) -> bool:
         late = self.horizon is not None and simulation.time >= self.horizon
