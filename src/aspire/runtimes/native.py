@@ -7,11 +7,13 @@ ASPIRE_NATIVE=0 in the environment switches it off.
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import hashlib
 import logging
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -23,7 +25,8 @@ import torch
 
 logger = logging.getLogger("aspire")
 SOURCES = [Path(__file__).with_name(name) for name in ("steps.c", "rows.c", "order.c")]
-FLAGS = ("-O3", "-march=native", "-std=gnu11", "-shared", "-fPIC")
+FLAGS = ("-O3", "-std=gnu11", "-shared", "-fPIC")
+NATIVE = ("-march=native",), ("-mcpu=native",), ()  # the first that the compiler takes
 KINDS = {torch.float32: ("-DREAL=float", "-DSINGLE"), torch.float64: ("-DREAL=double",)}
 MOST_LAYERS, MOST_PLANES = 16, 64  # as in rows.c and steps.c
 SECONDS = 60.0
@@ -88,10 +91,17 @@ def library(dtype: torch.dtype) -> Any:
     compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc")
     if os.environ.get("ASPIRE_NATIVE") == "0" or dtype not in KINDS or compiler is None:
         return None
-    try:
-        found = ctypes.CDLL(str(_made(compiler, (*FLAGS, *KINDS[dtype]))))
-    except (OSError, subprocess.SubprocessError) as error:
-        logger.info("steps.c was not compiled, so the slower way is taken: %s", error)
+    found: Any = None
+    why = ""
+    for native in NATIVE:
+        try:
+            flags = (*FLAGS, *native, *KINDS[dtype])
+            found = ctypes.CDLL(str(_made(shlex.split(compiler), flags)))
+            break
+        except (OSError, RuntimeError, ValueError, subprocess.SubprocessError) as error:
+            why = str(error)
+    if found is None:
+        logger.info("steps.c was not compiled, so the slower way is taken: %s", why)
         return None
     found.advance.argtypes = (_array, *[_number] * 4)
     found.finish.argtypes = (_array,)
@@ -99,9 +109,11 @@ def library(dtype: torch.dtype) -> Any:
     return found
 
 
-def _made(compiler: str, flags: tuple[str, ...]) -> Path:
+def _made(compiler: list[str], flags: tuple[str, ...]) -> Path:
     """The library's file, made unless it is there."""
-    said = subprocess.run([compiler, "--version"], capture_output=True, timeout=SECONDS, check=True)
+    said = subprocess.run(
+        [*compiler, "--version"], capture_output=True, timeout=SECONDS, check=True
+    )
     parts = *(x.read_bytes() for x in SOURCES), said.stdout, repr(flags).encode(), _processor()
     name = f"steps-{hashlib.sha256(b' '.join(parts)).hexdigest()[:24]}.so"
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "aspire"
@@ -112,10 +124,11 @@ def _made(compiler: str, flags: tuple[str, ...]) -> Path:
         mine = False
     if not mine:
         home = Path(tempfile.mkdtemp(prefix="aspire-"))
+        atexit.register(shutil.rmtree, home, ignore_errors=True)
     if not (home / name).is_file():
         with tempfile.TemporaryDirectory(dir=home) as beside:
             made = Path(beside) / name
-            order = [compiler, *flags, str(SOURCES[0]), "-o", str(made), "-lm", "-lpthread"]
+            order = [*compiler, *flags, str(SOURCES[0]), "-o", str(made), "-lm", "-lpthread"]
             subprocess.run(order, capture_output=True, timeout=SECONDS, check=True)
             os.replace(made, home / name)
     return home / name
