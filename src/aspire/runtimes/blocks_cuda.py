@@ -219,9 +219,6 @@ class Card:
         self.master.sum_w.copy_(self.master.w.sum(0, dtype=torch.float64))
         self.master.sum_phi.copy_(self.master.phi.sum(0, dtype=torch.float64))
 
-    def close(self) -> None:
-        """Nothing is left open."""
-
     # ------------------------------------------------------------ steps
 
     def steps(self, first: int, last: int) -> None:

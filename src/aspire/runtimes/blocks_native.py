@@ -147,9 +147,6 @@ class Compiled:
         rebuild_sums(self.master)
         self._bind()
 
-    def close(self) -> None:
-        """Nothing is left open: helpers end with each call."""
-
     # ------------------------------------------------------------ steps
 
     def steps(self, first: int, last: int) -> None:

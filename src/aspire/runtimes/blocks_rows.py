@@ -132,9 +132,6 @@ class Rows:
     def put_planes(self) -> None:
         """They are the master's own."""
 
-    def close(self) -> None:
-        """Nothing is left open."""
-
 
 def taken(table: Tensor, rows: Integers) -> Tensor:
     """Some rows of a table; a single one as a part of it."""
