@@ -17,6 +17,7 @@ from aspire.core.schedules import (
 )
 
 TINY = float(np.finfo(np.float64).tiny)
+SLOWLY = 0.999  # of kappa is left at least when the planes are revised
 
 
 @dataclass(frozen=True)
@@ -28,8 +29,9 @@ class Auto:
     rho1 = r |Q|/(n m), m the median of the last known losses;
     c1_t = s m (t+1)^(-1/2);  c2_t = e/kappa (t+1)^(-1/6);  k = max(5, n).
     L_j is the probe's until checked steps say otherwise (`schedules.learn`); kappa and m follow
-    whenever the planes are revised. A network's start is flat: with kappa from there alone its
-    sites drift apart later, each into a minimum of its own.
+    whenever the planes are revised, kappa downwards by a thousandth at most. A network's start is
+    flat: with kappa from there alone its sites drift apart later, each into a minimum of its own,
+    where L_j is small again.
     """
 
     coupling: float = 0.1  # c
@@ -62,7 +64,8 @@ class Auto:
         }
 
     def revised(self, constants: Constants, scale: Scale) -> Constants:
-        return self.constants(scale)
+        new = self.constants(scale)
+        return {**new, "kappa": max(new["kappa"], SLOWLY * constants["kappa"])}
 
     def rates(self, constants: Constants, t: int, planes: int, n: int, active: int) -> Rates:
         kappa, level = constants["kappa"], constants["level"]
