@@ -88,7 +88,7 @@ def test_the_peak_of_a_process_is_near_the_prediction(count, features, request):
 
 def test_the_prediction_is_a_sum_that_grows_with_every_argument():
     one = predict(100, 1000)
-    assert one.total == one.rows + one.loose + one.objects + one.planes + one.history
+    assert one.total == one.rows + one.blocks + one.loose + one.objects + one.planes + one.history
     assert one.rows == 4 * 100 * 1000 * 4
     assert predict(200, 1000).total == 2 * one.total
     assert predict(100, 2000).rows == predict(100, 1000, bytes_each=8).rows == 2 * one.rows
@@ -107,7 +107,7 @@ def test_what_does_not_fit_is_refused_before_the_start(monkeypatch):
 
 
 def test_the_limit_is_nine_tenths_of_what_is_free():
-    needed = Memory(rows=900, loose=0, objects=0, planes=0, history=0)
+    needed = Memory(rows=900, blocks=0, loose=0, objects=0, planes=0, history=0)
     memory.refuse_too_large(1, 1, needed, 1000)
     with pytest.raises(ValueError, match="expected at most 90 %"):
         memory.refuse_too_large(1, 1, needed, 999)

@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 ROWS = 4  # (N, p) each: w_j and phi_j of the master, v_j and w_j in the workers' hands
+BLOCKS = 2  # (N, p) each: results and gradients in flight, where whole blocks of steps are taken
 LOOSE = 1.5  # (N, p) more: holes between vectors that come and go, measured with glibc
 OBJECTS = 7500  # bytes a site: its samples' views, its task, its report, its entries in tables
 PLANES = 2 * 8  # bytes an entry: the planes, and their copy while one is added
@@ -27,6 +28,7 @@ class Memory:
     """Bytes that a run takes on top of the model, the samples and Python with torch."""
 
     rows: int  # vectors as long as the model
+    blocks: int  # tables of the same, where whole blocks of steps are taken
     loose: int  # what the allocator loses between them
     objects: int
     planes: int
@@ -61,6 +63,7 @@ def predict(
     vectors = sites * parameters * bytes_each
     return Memory(
         rows=ROWS * vectors,
+        blocks=BLOCKS * vectors,
         loose=int(LOOSE * vectors),
         objects=OBJECTS * sites,
         planes=PLANES * sites * (planes or 50),
