@@ -228,7 +228,7 @@ class Card:
                 first += count
 
     def absorb(self, i: int) -> None:
-        self._replay(i, 1, (self._dual,))
+        self._replay(i, 1, (self._judge,))
 
     def hand(self, i: int) -> None:
         self._replay(i, 1, (self._rest, self._hand))
@@ -265,6 +265,13 @@ class Card:
             self._dual(i)
             self._vectors(i)
         self._gradients(self.flight.w, self.g, i, self.all)
+        self._main_after_side()
+
+    def _judge(self, i: int) -> None:
+        """`_dual` where `_absorb` has it."""
+        self._side_after_main()
+        with torch.cuda.stream(self.side):
+            self._dual(i)
         self._main_after_side()
 
     def _rest(self, i: int) -> None:
