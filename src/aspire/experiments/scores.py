@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from torch import Tensor
 from aspire.experiments import attack
 from aspire.runtimes import blocks, simulator
 from aspire.runtimes.delays import LogNormal
-from aspire.train import Job, Run, evaluate
+from aspire.train import Job, Run, evaluate, outcome
 from aspire.types import Task
 
 COLUMNS = ("t", "time", "gradients", "worst_accuracy", "worst_loss", "accuracies", "losses")
@@ -146,26 +146,10 @@ class Watch:
         }  # fmt: skip
 
     def run_of(self, simulation: simulator.Simulation, seconds: float) -> Run:
-        last, job = self.history[-1], self.job
-        return Run(
-            model=torch.nn.Identity(),
-            sites=job.problem.names[: self.honest],
-            weights=np.array(last["weights"]),
-            losses=np.array(last["losses"]),
-            accuracies=np.array(last["accuracies"]),
-            worst_case_loss=last["worst_case_loss"],
-            planes=last["planes"],
-            stationarity=None,
-            history=[],
-            evaluated_on="test",
-            method=job.method.name,
-            iterations=simulation.master.t,
-            virtual_seconds=simulation.time,
-            wall_seconds=seconds,
-            worker_gradients=int(simulation.gradients),
-            sample_passes=int(simulation.samples),
-            settings={},
-        )
+        """Over the honest sites, without the model and what the cell has elsewhere."""
+        run = outcome(self.job, simulation, self.history, seconds, evaluated_on="test")
+        sites = self.job.problem.names[: self.honest]
+        return replace(run, model=torch.nn.Identity(), sites=sites, history=[], settings={})
 
     def columns(self) -> dict[str, list[Any]]:
         """The history by columns, rounded: what curves are drawn from."""

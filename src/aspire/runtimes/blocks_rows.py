@@ -148,7 +148,7 @@ def put(table: Tensor, rows: Integers, new: Tensor) -> None:
 
 
 def replace(table: Tensor, rows: Integers, new: Tensor, old: Tensor, total: Tensor) -> None:
-    """`methods.aspire_step.replace_rows`: the rows change, and `total` stays the sum of all."""
+    """As `methods.aspire_vectors.add_change`, and the rows change; `total` stays the sum of all."""
     change = torch.sub(new, old)
     total += change[0] if len(change) == 1 else change.sum(0, dtype=total.dtype)
     put(table, rows, new)

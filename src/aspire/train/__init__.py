@@ -3,7 +3,7 @@
 from aspire.train.door import evaluate, replay, resume, train
 from aspire.train.job import Interrupted, Job, prepare
 from aspire.train.memory import Memory, predict
-from aspire.train.run import Run
+from aspire.train.run import Run, outcome
 
 __all__ = [
     "Interrupted",
@@ -11,6 +11,7 @@ __all__ = [
     "Memory",
     "Run",
     "evaluate",
+    "outcome",
     "predict",
     "prepare",
     "replay",
