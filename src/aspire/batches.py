@@ -17,9 +17,8 @@ from torch import Tensor
 
 _MASK = 0xFFFFFFFF
 _WEYL = 0x9E3779B9
-BATCH, SAMPLE, DELAY, FORWARD, POWER, DIGEST = range(
-    6
-)  # purposes: streams that never share numbers
+# Purposes: streams that never share numbers
+BATCH, SAMPLE, DELAY, FORWARD, POWER, DIGEST = range(6)
 
 FEW = 24  # streams: fewer are named one by one
 Words = NDArray[np.uint32]

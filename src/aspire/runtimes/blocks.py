@@ -3,8 +3,8 @@
 The simulator takes one event at a time. Where everybody is present, the order of events is known
 ahead (`order`) and the numbers follow in tables of rows: on the CPU compiled (`blocks_native`), or
 with the equations as they stand (`blocks_rows`) where there is no compiler, on CUDA as graphs of a
-few kernels (`blocks_cuda`). A run enters with a
-`Simulation` and leaves with one, so evaluation, checkpoints and `resume` are the simulator's own.
+few kernels (`blocks_cuda`). A run enters with a `Simulation` and leaves with one, so evaluation,
+checkpoints and `resume` are the simulator's own.
 Events are the simulator's to the bit, numbers up to rounding. The log is a chain of one sha256 a
 step over times, workers, task ids and digests of the reports.
 """

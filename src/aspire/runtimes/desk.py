@@ -134,5 +134,5 @@ def _even(items: list[Any], most: int) -> list[list[Any]]:
     """As few parts as `most` items each allow, an even number of them if several, all alike."""
     parts = -(-len(items) // most)
     parts += parts > 1 and parts % 2
-    size = max(1, -(-len(items) // max(1, parts)))
+    size = -(-len(items) // parts)
     return [items[i : i + size] for i in range(0, len(items), size)]
