@@ -469,7 +469,7 @@ def main() -> int:
     parser.add_argument("--engine", choices=[*MORE, "both"], default="both")
     parser.add_argument("--events", type=int, default=240)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--minutes", type=float, default=3.5, help="of chaos on each engine")
+    parser.add_argument("--minutes", type=float, default=4.0, help="of chaos on each engine")
     parser.add_argument("--stop-seconds", type=float, default=20.0)
     parser.add_argument("--keep", type=Path, help="a folder for the runs")
     parser.add_argument("--json", type=Path, help="write the answers here")
