@@ -80,10 +80,10 @@ print((peak() - before) / said)
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 @pytest.mark.parametrize(("count", "features"), [(2000, 400), (6000, 10)])
 def test_the_peak_of_a_process_is_near_the_prediction(count, features, request):
-    """Each site reports four times. Above: never, give or take 10 %; below: at least half."""
+    """Each site reports four times. Above: never, give or take 10 %; below: at least 0.4."""
     code = CHILD.format(tests=str(request.config.rootpath), count=count, features=features)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert 0.5 <= float(done.stdout) <= 1.1
+    assert 0.4 <= float(done.stdout) <= 1.1
 
 
 def test_the_prediction_is_a_sum_that_grows_with_every_argument():

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from aspire import Absence, Constant, LogNormal, Paper, Pareto, Uniform, batches
+from aspire import Absence, Auto, Constant, LogNormal, Paper, Pareto, Uniform, batches
 from aspire.methods import aspire
 from aspire.problem import build
 from aspire.runtimes import blocks, digest, log, native, order, simulator
@@ -142,7 +142,8 @@ def assert_same(a, b, tolerance):
 def test_blocks_are_the_simulator(n, quorum, way):
     made = problem(n, decay=0.01)
     assert blocks.fits(begin(made, quorum=quorum))
-    a, b = (run(made, 200, quorum=quorum) for run in (by_blocks, by_events))
+    preset = Auto(stride=1.3, settle=50.0, coupling=0.2)
+    a, b = (run(made, 200, quorum=quorum, preset=preset) for run in (by_blocks, by_events))
     assert_same(a, b, 1e-10)
 
 
@@ -270,6 +271,7 @@ def test_the_card_gives_what_the_simulator_gives(n, quorum, scale):
     card = problem(n, dtype=torch.float32, scale=scale, decay=0.01, device="cuda")
     host = problem(n, dtype=torch.float32, scale=scale, decay=0.01)
     assert blocks.on_card(card)
-    a, b = by_blocks(card, 60, quorum=quorum), by_events(host, 60, quorum=quorum)
+    given = {"quorum": quorum, "preset": Auto(stride=1.3)}
+    a, b = by_blocks(card, 60, **given), by_events(host, 60, **given)
     assert_same(a, b, 1e-4)
-    assert a.log.state() == by_blocks(card, 60, quorum=quorum).log.state()
+    assert a.log.state() == by_blocks(card, 60, **given).log.state()

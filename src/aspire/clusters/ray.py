@@ -187,8 +187,9 @@ class RayCarrier:
                     self.idle.add(j)
                 except RayTaskError as error:
                     raise ValueError(f"site {self.names[j]!r}: {_cause(error)}") from None
-                except RayActorError:
-                    self.lost[j] = 0.0
+                except RayActorError:  # it died while it was asked, and comes again
+                    time.sleep(PAUSE)
+                    waiting[self.actors[j].ready.remote()] = j
         if not up:
             raise ValueError(f"no site came up within {COME_UP:g} s: expected room on the cluster")
         self.calls = {reference: (j, None) for reference, j in waiting.items()}

@@ -25,7 +25,7 @@ class Auto:
     """Rates from the problem's own scale; no number in it is meant to be tuned.
 
     kappa = c max_j u_j L_j;  eta_z = 1/(kappa n), the exact minimiser;  rho2 = kappa/4;
-    a_w = 1/(max(pi_j, q_j) L_j + kappa) / sqrt(1 + reports_j/T);
+    a_w = b/(max(pi_j, q_j) L_j + kappa) / sqrt(1 + reports_j/T);
     rho1 = r |Q|/(n m), m the median of the last known losses;
     c1_t = s m (t+1)^(-1/2);  c2_t = e/kappa (t+1)^(-1/6);  k = max(5, n).
     L_j is the probe's until checked steps say otherwise (`schedules.learn`); kappa and m follow
@@ -37,6 +37,7 @@ class Auto:
     coupling: float = 0.1  # c
     dual: float = 0.25
     settle: float = 2000.0  # T
+    stride: float = 1.0  # b, below 2: networks often bear a longer step than convex problems
     ascent: float = 0.1  # r
     damping: float = 0.02  # s
     leak: float = 0.001  # e
@@ -48,6 +49,7 @@ class Auto:
 
     def __post_init__(self) -> None:
         positive(coupling=self.coupling, dual=self.dual, settle=self.settle, ascent=self.ascent)
+        positive(stride=self.stride)
 
     def every(self, n: int) -> int:
         return max(5, n)
@@ -81,7 +83,7 @@ class Auto:
     def worker_rate(
         self, constants: Constants, t: int, planes: int, n: int, member: Member
     ) -> float:
-        full = 1.0 / (member.weight * member.curvature + constants["kappa"])
+        full = self.stride / (member.weight * member.curvature + constants["kappa"])
         settled: float = (1.0 + member.reports / self.settle) ** 0.5
         return full / settled
 

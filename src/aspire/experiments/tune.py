@@ -69,7 +69,10 @@ class OneOf:
 
 
 Space = Mapping[str, Times | Between | OneOf]
-STEPS: Space = {"coupling": Times(0.5, 3.0), "ascent": Times(0.3, 5.0), "settle": Times(0.1, 20.0)}
+STEPS: Space = {
+    "coupling": Times(0.5, 3.0), "ascent": Times(0.2, 3.0), "settle": Times(0.5, 20.0),
+    "stride": Between(1.0, 1.9),
+}  # fmt: skip
 SET: Space = {"reach": Times(0.1, 5.0), "gamma": Between(0.3, 1.0), "tilt": Between(0.0, 10.0)}
 LOCAL: Space = {"local_steps": OneOf((1, 2, 5, 10))}
 RATE: Space = {"rate": Times(0.2, 10.0)}

@@ -54,8 +54,8 @@ class Compiled:
         self.lam_before = master.planes.lam
         self.planes["height"][:] = master.h
         self.run = native.Run(
-            self._problem(problem), n, quorum, settle=rules.preset.settle, overshoot=OVERSHOOT,
-            steeper=STEEPER, ease_off=EASE_OFF,
+            self._problem(problem), n, quorum, settle=rules.preset.settle,
+            stride=rules.preset.stride, overshoot=OVERSHOOT, steeper=STEEPER, ease_off=EASE_OFF,
         )  # fmt: skip
         for name in ("z", "average"):
             setattr(master, name, getattr(master, name).clone())

@@ -7,6 +7,7 @@ import triton.language as tl
 
 # Where the numbers of all steps lie: float arguments would arrive as float32.
 KAPPA, ETA_Z, RHO2, SETTLE, DECAY, MOST, STEEPER, EASE_OFF = (tl.constexpr(i) for i in range(8))
+STRIDE = tl.constexpr(8)
 
 # ---------------------------------------------------------------- absorb
 
@@ -149,7 +150,8 @@ def hand(
     part = tl.load(P + plane * n + j, mask=live, other=0.0)
     pi = tl.sum(part * tl.load(lam + plane, mask=live, other=0.0), 0)
     full = tl.maximum(pi, tl.load(prior + j)) * tl.load(curvature + j) + kappa
-    rate = 1.0 / full / tl.sqrt(1.0 + tl.load(draws + k).to(tl.float64) / tl.load(fixed + SETTLE))
+    settled = tl.sqrt(1.0 + tl.load(draws + k).to(tl.float64) / tl.load(fixed + SETTLE))
+    rate = tl.load(fixed + STRIDE) / full / settled
     tl.store(pis + k, pi)
     tl.store(rates + k, rate)
     tl.store(revealed + j, -1.0)

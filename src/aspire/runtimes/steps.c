@@ -19,7 +19,7 @@ enum { DONE, WAITING, RUNNING };
 typedef struct {
     Problem problem;
     int64_t n, quorum, planes;
-    double kappa, eta, rho2, settle, overshoot, steeper, ease_off;
+    double kappa, eta, rho2, settle, stride, overshoot, steeper, ease_off;
     /* (N, p): results in flight, gradients at them on the next batch, last reports, multipliers */
     REAL *flight, *g, *w, *phi;
     double *z, *average, *sum_w, *sum_phi; /* (p,) */
@@ -197,7 +197,8 @@ static void tune(Run *run, int64_t j, int64_t draws) {
     double weight = pi > run->prior[j] ? pi : run->prior[j];
     run->pi[j] = pi;
     run->coupling[j] = run->kappa;
-    run->rate[j] = 1 / (weight * run->curvature[j] + run->kappa) / sqrt(1 + (double)draws / run->settle);
+    double full = run->stride / (weight * run->curvature[j] + run->kappa);
+    run->rate[j] = full / sqrt(1 + (double)draws / run->settle);
 }
 
 /* (12) and (15) with the reports of Q, then (11) for their next tasks, column by column. */

@@ -10,7 +10,7 @@ import torch
 
 ROWS = 4  # (N, p) each: w_j and phi_j of the master, v_j and w_j in the workers' hands
 BLOCKS = 2  # (N, p) each: results and gradients in flight, where whole blocks of steps are taken
-LOOSE = 1.5  # (N, p) more: holes between vectors that come and go, measured with glibc
+LOOSE = 2.5  # (N, p) more: holes between vectors that come and go, up to this with glibc
 OBJECTS = 7500  # bytes a site: its samples' views, its task, its report, its entries in tables
 PLANES = 2 * 8  # bytes an entry: the planes, and their copy while one is added
 KEPT = 8  # (N, p) while a checkpoint is written: the four above copied, and then as bytes
