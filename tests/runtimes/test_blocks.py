@@ -275,3 +275,9 @@ def test_the_card_gives_what_the_simulator_gives(n, quorum, scale):
     a, b = by_blocks(card, 60, **given), by_events(host, 60, **given)
     assert_same(a, b, 1e-4)
     assert a.log.state() == by_blocks(card, 60, **given).log.state()
+
+
+def test_a_run_that_overflows_is_stopped_in_words(way):
+    made = problem(7, scale=1e4)
+    with pytest.raises(simulator.Stopped, match="not finite"):
+        by_blocks(made, 3000, every=3000, preset=Auto(stride=1e200))

@@ -70,8 +70,8 @@ class OneOf:
 
 Space = Mapping[str, Times | Between | OneOf]
 STEPS: Space = {
-    "coupling": Times(0.5, 3.0), "ascent": Times(0.2, 3.0), "settle": Times(0.5, 20.0),
-    "stride": Between(1.0, 1.9),
+    "coupling": Times(0.5, 3.0), "ascent": Times(0.2, 3.0), "settle": Times(0.1, 20.0),
+    "stride": Between(1.0, 1.7),
 }  # fmt: skip
 SET: Space = {"reach": Times(0.1, 5.0), "gamma": Between(0.3, 1.0), "tilt": Between(0.0, 10.0)}
 LOCAL: Space = {"local_steps": OneOf((1, 2, 5, 10))}

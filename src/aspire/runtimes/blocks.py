@@ -220,8 +220,7 @@ class Engine:
         m, order = self.master, self.clock
         m.task, m.draws, m.next_id = order.task.copy(), order.number + 1, order.next_id
         self.simulation.time = order.time
-        if not bool(torch.isfinite(m.z).all()) or not np.isfinite(m.f).all():
-            raise Stopped(f"a report was not finite before step {m.t}: the run cannot go on")
+        self._refuse_infinite(bool(torch.isfinite(m.z).all()))
 
     # ------------------------------------------------------------ steps
 
@@ -290,8 +289,14 @@ class Engine:
         columns = rates.c1, rates.rho1, rates.c2, shares
         return np.stack([np.broadcast_to(x, t.shape) for x in columns], axis=1)
 
+    def _refuse_infinite(self, finite: bool = True) -> None:
+        m = self.master
+        if not (finite and np.isfinite(m.f).all() and np.isfinite(m.curvature).all()):
+            raise Stopped(f"a report was not finite before step {m.t}: the run cannot go on")
+
     def _revise(self) -> None:
         self.rows.fetch()
+        self._refuse_infinite()
         infos: list[Info] = []
         revise_planes(self.rules, self.master, self.rows.lam_before, infos)
         self.rows.put_planes()
