@@ -279,6 +279,22 @@ def test_gradients_times_minus_100_are_put_back():
     assert end(10.0) < 2
 
 
+def test_a_site_beyond_the_bound_has_no_say_in_kappa():
+    """Its gradients, and so its curvature, are 100 times the others' from the probe on."""
+
+    def kappa(last, pull_bound):
+        locals_ = [*(Quadratic(c) for c in CENTRES[:3]), last(CENTRES[3])]
+        b = Board(aspire(pull_bound=pull_bound), locals_, START)
+        b.probe()
+        for j in [3, 0, 1, 2] * 25:
+            b.turn(j)
+        return b.master.constants["kappa"]
+
+    honest = kappa(Quadratic, None)
+    assert kappa(Backwards, None) == pytest.approx(10 * honest)
+    assert kappa(Backwards, 10.0) == pytest.approx(honest)
+
+
 class Flat(Quadratic):
     """Its loss does not depend on the second coordinate."""
 

@@ -88,12 +88,22 @@ def scale(rules: Rules, master: Master) -> Scale:
     here = master.present
     return Scale(
         losses=master.f[here],
-        curvature=master.curvature[here],
+        curvature=believed(rules, master)[here],
         slope=master.slope[here],
         upper=master.upper[here],
         most=rules.max_planes or 50,
         staleness=rules.staleness,
     )
+
+
+def believed(rules: Rules, master: Master) -> Array:
+    """L_j; of workers whose gradients are beyond the bound on their pull, the median one."""
+    if rules.pull_bound is None:
+        return master.curvature
+    here, usual = master.present, master.pulls.length
+    lengths = np.where(usual > 0, usual, master.slope)
+    far = lengths > rules.pull_bound * float(np.median(lengths[here]))
+    return np.where(far, float(np.median(master.curvature[here])), master.curvature)
 
 
 def rates_of(rules: Rules, master: Master, active: int) -> Rates:
