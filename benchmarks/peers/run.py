@@ -1,11 +1,12 @@
 """`make bench-peers`: other simulators of federated learning on the same work, in the same run.
 
-    python benchmarks/peers/run.py [--only NAME ...]
+    python benchmarks/peers/run.py [--only NAME ...] [--threads 2]
 
 Each peer gets a virtual environment of its own under .venv-peers, filled from the package index
 with the torch of constraints.txt. Every figure is a ratio to a plain PyTorch loop that is timed
 before and after it in the same process; ours is then a multiple of each peer's. A peer that does
-not install or run is listed with the reason. Writes benchmarks/peers.json.
+not install or run is listed with the reason. With one thread each the processor's time counts, with
+more the wall's, so let nothing else run. Writes benchmarks/peers.json.
 """
 
 from __future__ import annotations
@@ -55,9 +56,12 @@ def installed(name: str, wanted: str) -> Path:
     return python
 
 
+THREADS = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "THREADS": "1"}
+
+
 def run(command: list[str], **more: str) -> str:
     """Its output; RuntimeError with the last line of its complaint where it fails."""
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", **more}
+    env = {**os.environ, **THREADS, **more}
     process = subprocess.Popen(
         command, cwd=HERE, env=env, text=True, start_new_session=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -121,7 +125,10 @@ def multiples(ours: dict[str, Any], peers: dict[str, Any]) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", nargs="*", default=list(PEERS), choices=list(PEERS))
-    chosen = parser.parse_args().only
+    parser.add_argument("--threads", type=int, default=1, help="of every process, ours and theirs")
+    given = parser.parse_args()
+    chosen = given.only
+    THREADS.update(dict.fromkeys(THREADS, str(given.threads)))
     source = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
     ours = {}
     for kind, script in OURS.items():
@@ -129,7 +136,8 @@ def main() -> None:
         print(f"{'aspire':<8}{kind:<14}{ours[kind]['ratio_to_plain']:8.3f}", flush=True)
     peers = {name: measure(name, PEERS[name]) for name in chosen}
     results = {
-        "work": "7-64-32-16-11, 100 clients, batch 64, one local step, one thread a process",
+        "work": "7-64-32-16-11, 100 clients, batch 64, one local step",
+        "threads": given.threads,
         "load_before": [round(x, 1) for x in os.getloadavg()],
         "ours": ours,
         "peers": peers,

@@ -1,7 +1,7 @@
 """The same unit of work for every peer: one local step of one client.
 
 The Person Activity network (7-64-32-16-11), 100 clients with 2,000 random samples each, batches of
-64, SGD, one thread. A peer's file in this folder calls `measured` with a function that does a
+64, SGD, THREADS threads. A peer's file in this folder calls `measured` with a function that does a
 number of rounds of its own federated averaging; the plain loop is timed before and after it in the
 same process. Needs torch alone, since it runs in the peers' environment.
 """
@@ -9,6 +9,7 @@ same process. Needs torch alone, since it runs in the peers' environment.
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -21,6 +22,7 @@ from torch import Tensor, nn
 WIDTHS = (7, 64, 32, 16, 11)
 CLIENTS, BATCH, SAMPLES, RATE = 100, 64, 2000, 0.05
 SECONDS = 2.0  # of the plain loop, each time
+THREADS = int(os.environ.get("THREADS", "1"))
 
 
 def without_torchvision() -> None:
@@ -50,33 +52,33 @@ def samples(samples_each: int = SAMPLES) -> list[tuple[Tensor, Tensor]]:
     ]
 
 
-def plain() -> float:
-    """Gradients per second of the processor, of the loop that everybody writes."""
+def plain(clock: Callable[[], float]) -> float:
+    """Gradients per second by this clock, of the loop that everybody writes."""
     module, (inputs, targets) = network(), samples()[0]
-    count, began = 0, time.process_time()
-    while time.process_time() - began < SECONDS:
+    count, began = 0, clock()
+    while clock() - began < SECONDS:
         for start in range(0, SAMPLES - BATCH, BATCH):
             batch = slice(start, start + BATCH)
             module.zero_grad()
             nn.functional.cross_entropy(module(inputs[batch]), targets[batch]).backward()
             count += 1
-    return count / (time.process_time() - began)
+    return count / (clock() - began)
 
 
 def measured(rounds: Callable[[int], int], few: int, many: int, *, processes: bool = False) -> None:
     """Print what a peer reaches: `rounds(n)` does n rounds and says how many local steps it did.
 
     What `few` rounds cost is taken off, so that starting up does not count. Where the peer has
-    processes of its own the wall counts, else the processor's time.
+    processes of its own, or threads, the wall counts, else the processor's time.
     """
-    torch.set_num_threads(1)
-    clock = time.perf_counter if processes else time.process_time
-    before, cost, steps = plain(), [], []
+    torch.set_num_threads(THREADS)
+    clock = time.perf_counter if processes or THREADS > 1 else time.process_time
+    before, cost, steps = plain(clock), [], []
     for n in (few, many):
         began = clock()
         steps.append(rounds(n))
         cost.append(clock() - began)
-    loop = (before + plain()) / 2
+    loop = (before + plain(clock)) / 2
     per_second = (steps[1] - steps[0]) / (cost[1] - cost[0])
     found = {"updates_per_second": per_second, "plain_per_second": loop}
     found |= {"ratio_to_plain": per_second / loop, "clock": clock.__name__}
