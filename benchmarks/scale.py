@@ -48,14 +48,18 @@ def peak() -> int:
 
 
 class Clock:
-    """The processor's time of the steps; `train` calls it after every one."""
+    """The processor's time of the steps between the first and the last time `train` calls it."""
 
     def __init__(self) -> None:
-        self.first = self.last = (0.0, 0.0)
+        self.seen: list[tuple[int, float]] = []
 
     def __call__(self, t: int) -> None:
-        now = time.process_time(), time.perf_counter()
-        self.first, self.last = (now if t == 1 else self.first), now
+        self.seen = [*self.seen[:1], (t, time.process_time())]
+
+    def microseconds(self) -> float:
+        """For one step."""
+        (first, began), (last, ended) = self.seen
+        return 1e6 * (ended - began) / (last - first)
 
 
 def one(sites: int, updates: int, quorum: int) -> dict[str, Any]:
@@ -69,7 +73,6 @@ def one(sites: int, updates: int, quorum: int) -> dict[str, Any]:
         torch.nn.Linear(FEATURES, CLASSES), made, quorum=quorum, iterations=iterations,
         batch_size=SAMPLES, evaluate_every=0, progress=clock,
     )  # fmt: skip
-    counted = quorum * (iterations - 1)
     return {
         "sites": sites,
         "parameters": PARAMETERS,
@@ -80,7 +83,7 @@ def one(sites: int, updates: int, quorum: int) -> dict[str, Any]:
         "samples_seconds": round(ready - began, 1),
         "train_seconds": round(time.perf_counter() - ready, 1),
         "train_processor_seconds": round(time.process_time() - spent, 1),
-        "microseconds_per_update": round(1e6 * (clock.last[0] - clock.first[0]) / counted, 1),
+        "microseconds_per_update": round(clock.microseconds() / quorum, 1),
         "gib_before_training": round(held / GIB, 3),
         "gib_peak": round(peak() / GIB, 3),
         "gib_predicted": round((held + predict(sites, PARAMETERS, lines=2).total) / GIB, 3),

@@ -56,6 +56,7 @@ class Compiled:
         self.run = native.Run(
             self._problem(problem), n, quorum, settle=rules.preset.settle,
             stride=rules.preset.stride, overshoot=OVERSHOOT, steeper=STEEPER, ease_off=EASE_OFF,
+            usual=float(np.median(master.first)),
         )  # fmt: skip
         for name in ("z", "average"):
             setattr(master, name, getattr(master, name).clone())

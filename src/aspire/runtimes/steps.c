@@ -20,6 +20,7 @@ typedef struct {
     Problem problem;
     int64_t n, quorum, planes;
     double kappa, eta, rho2, settle, stride, overshoot, steeper, ease_off;
+    double usual; /* the median L_j of the probes: no L_j is below its own, so no median below this */
     /* (N, p): results in flight, gradients at them on the next batch, last reports, multipliers */
     REAL *flight, *g, *w, *phi;
     double *z, *average, *sum_w, *sum_phi; /* (p,) */
@@ -148,8 +149,10 @@ static void learn(Run *run, const int64_t *Q) {
     for (int64_t k = 0; steeper && k < S; k++) {
         double *known = run->curvature + Q[k], found = run->revealed[Q[k]];
         if (found < 0) continue;
-        double most = 10 * median(run->curvature, run->n);
-        if (found > most) found = most;
+        if (found > 10 * run->usual) {
+            double most = 10 * median(run->curvature, run->n);
+            if (found > most) found = most;
+        }
         if (found > *known) *known = found;
     }
 }

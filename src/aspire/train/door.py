@@ -47,7 +47,7 @@ def train(
     sites: Mapping[str, Any] | Sequence[Any],
     *,
     out: str | Path | None = None,
-    log: str = "full",
+    log: str | None = None,
     stationarity: bool = False,
     progress: Callable[[int], None] | None = None,
     stop: Callable[[], bool] = lambda: False,
@@ -76,7 +76,8 @@ def train(
     evaluate_every  master steps between two lines of history; 0: only at the end
     exact           every task by itself, event by event: the bytes of one worker at a time, slower
     out             a new folder for run.json, events.jsonl, history.jsonl, model and result
-    log             'full', 'digest', 'off' or 'vectors': what events.jsonl holds
+    log             'full', 'digest', 'off' or 'vectors': what events.jsonl holds. None: 'full' with
+                    `out`; without, nothing keeps the events and blocks of steps go faster
     stationarity    compute Definition 1 at the end: N full gradients
     stop            asked between events; True leaves a checkpoint in `out` and raises Interrupted
     checkpoint_seconds   how often a run with `out` is checkpointed
@@ -84,6 +85,8 @@ def train(
     engine          where the sites' work is done; None: the simulator. Ray(): processes
     patience        on an engine: a site that is silent for so many seconds is declared away
     """
+    if log is None:
+        log = "full" if engine is not None or out is not None else "digest"
     if engine is not None:
         refuse_what_is_simulated(stationarity, arguments)
         crew, job = crew_and_job(model, sites, arguments)
