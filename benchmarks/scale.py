@@ -1,6 +1,6 @@
 """Very many sites in one simulated run: memory, seconds, and the cost of a worker update.
 
-    python benchmarks/scale.py [--sites 100000] [--updates 50000] [--baseline 100] [--threads 2]
+    python benchmarks/scale.py [--sites 100000] [--updates 50000] [--baseline 100] [--threads 2] [--log full]
 
 Logistic regression on generated samples (200 features, 10 classes, p = 2,010; 10 samples a site),
 `train` with untouched defaults but batches of 10. Each size runs in a process of its own, whose
@@ -62,7 +62,7 @@ class Clock:
         return 1e6 * (ended - began) / (last - first)
 
 
-def one(sites: int, updates: int, quorum: int) -> dict[str, Any]:
+def one(sites: int, updates: int, quorum: int, log: str | None) -> dict[str, Any]:
     """A whole run, and what it took."""
     began = time.perf_counter()
     made, clock = samples(sites), Clock()
@@ -71,7 +71,7 @@ def one(sites: int, updates: int, quorum: int) -> dict[str, Any]:
     torch.manual_seed(0)
     run = train(
         torch.nn.Linear(FEATURES, CLASSES), made, quorum=quorum, iterations=iterations,
-        batch_size=SAMPLES, evaluate_every=0, progress=clock,
+        batch_size=SAMPLES, evaluate_every=0, progress=clock, log=log,
     )  # fmt: skip
     return {
         "sites": sites,
@@ -93,7 +93,7 @@ def one(sites: int, updates: int, quorum: int) -> dict[str, Any]:
     }
 
 
-def apart(threads: int, **case: int) -> dict[str, Any]:
+def apart(threads: int, **case: Any) -> dict[str, Any]:
     """`one` in a process of its own."""
     command = [sys.executable, __file__, "--one", json.dumps(case), "--threads", str(threads)]
     done = subprocess.run(command, capture_output=True, text=True)
@@ -109,6 +109,7 @@ def main() -> None:
     parser.add_argument("--sites", type=int, default=100_000)
     parser.add_argument("--updates", type=int, default=50_000)
     parser.add_argument("--quorum", type=int, default=1)
+    parser.add_argument("--log", help="full: event by event")
     parser.add_argument("--baseline", type=int, default=100, help="sites to compare with")
     parser.add_argument(
         "--threads", type=int, default=2, help="of the run that is timed as a whole"
@@ -121,7 +122,7 @@ def main() -> None:
         print(json.dumps(one(**arguments.one)))
         return
     load = round(os.getloadavg()[0], 1)
-    case = {"updates": arguments.updates, "quorum": arguments.quorum}
+    case = {"updates": arguments.updates, "quorum": arguments.quorum, "log": arguments.log}
     before = apart(1, sites=arguments.baseline, **case)
     many = apart(1, sites=arguments.sites, **case)
     after = apart(1, sites=arguments.baseline, **case)
