@@ -1,6 +1,6 @@
 """Very many sites in one simulated run: memory, seconds, and the cost of a worker update.
 
-    python benchmarks/scale.py [--sites 100000] [--updates 50000] [--baseline 100] [--threads 2] [--log full]
+    python benchmarks/scale.py [--sites 100000] [--updates 50000] [--threads 2] [--log full]
 
 Logistic regression on generated samples (200 features, 10 classes, p = 2,010; 10 samples a site),
 `train` with untouched defaults but batches of 10. Each size runs in a process of its own, whose
