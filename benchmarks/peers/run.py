@@ -27,6 +27,7 @@ ROOT = HERE.parent.parent
 PLACE = ROOT / ".venv-peers"
 RESULTS = HERE.parent / "peers.json"
 PATIENCE = 300.0  # seconds to install one peer, and to run it
+THREADS = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "THREADS": "1"}
 ASYNCHRONOUS = "asynchronous"
 PEERS: dict[str, dict[str, Any]] = {  # name: what pip installs, and what is run
     "pfl": {"install": "pfl[pytorch]", "runs": {"synchronous": ["pfl_research.py"]}},
@@ -54,9 +55,6 @@ def installed(name: str, wanted: str) -> Path:
         run([*command, *pins(), wanted])
         (PLACE / name / "done").touch()
     return python
-
-
-THREADS = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "THREADS": "1"}
 
 
 def run(command: list[str], **more: str) -> str:
@@ -127,14 +125,13 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", default=list(PEERS), choices=list(PEERS))
     parser.add_argument("--threads", type=int, default=1, help="of every process, ours and theirs")
     given = parser.parse_args()
-    chosen = given.only
     THREADS.update(dict.fromkeys(THREADS, str(given.threads)))
     source = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
     ours = {}
     for kind, script in OURS.items():
         ours[kind] = figures(Path(sys.executable), script, PYTHONPATH=source)
         print(f"{'aspire':<8}{kind:<14}{ours[kind]['ratio_to_plain']:8.3f}", flush=True)
-    peers = {name: measure(name, PEERS[name]) for name in chosen}
+    peers = {name: measure(name, PEERS[name]) for name in given.only}
     results = {
         "work": "7-64-32-16-11, 100 clients, batch 64, one local step",
         "threads": given.threads,

@@ -22,7 +22,7 @@ SLOWLY = 0.999  # of kappa is left at least when the planes are revised
 
 @dataclass(frozen=True)
 class Auto:
-    """Rates from the problem's own scale; no number in it is meant to be tuned.
+    """Rates from the problem's own scale; nothing in it has to be tuned.
 
     kappa = c max_j u_j L_j;  eta_z = 1/(kappa n), the exact minimiser;  rho2 = kappa/4;
     a_w = b/(max(pi_j, q_j) L_j + kappa) / sqrt(1 + reports_j/T);
