@@ -40,6 +40,8 @@ class Flat:
             part.requires_grad_(False)
         self.start = torch.cat([p.detach().reshape(-1) for p in trained.values()]).to(device)
         drops = (nn.modules.dropout._DropoutNd, nn.AlphaDropout, nn.RReLU)
+        owners = [m for m in module.modules() if any(p.requires_grad for p in m.parameters(False))]
+        self.linear = len(owners) == 1 and isinstance(owners[0], nn.Linear)
         self.random = any(isinstance(m, drops) and m.training for m in self.training.modules())
 
     def split(self, w: Tensor) -> dict[str, Tensor]:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from aspire import batches
 from aspire.objective import LOSSES, Flat, Loss, Objective
 from aspire.sites import Pool, Samples, Site, pooled, pooled_scores, seeded
-from aspire.types import Array
+from aspire.types import Array, Facts
 
 __all__ = ["LOSSES", "Flat", "Loss", "Objective", "Problem", "Samples", "Site", "build"]
 LOSS_SAMPLE = 8192  # a larger site reports its loss on a fixed sample of this size
@@ -27,6 +27,10 @@ class Problem:
     flat: Flat
     names: tuple[str, ...]
     sites: tuple[Site, ...]  # None, by a cast, where the data is elsewhere: see `build`
+
+    def facts(self, present: tuple[int, ...] | None = None) -> Facts:
+        """What a method may know before it starts; `present`: who is there, None: all."""
+        return Facts(len(self.names), self.flat.start, present, self.flat.linear)
 
     @property
     def evaluated_on(self) -> str:

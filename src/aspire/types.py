@@ -92,6 +92,7 @@ class Facts:
     sites: int
     start: Tensor
     present: tuple[int, ...] | None = None  # None: all of them
+    linear: bool = True  # the model is one linear layer, so a convex loss stays convex
 
     def __post_init__(self) -> None:
         if self.sites < 1:

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from aspire.core.presets import Auto
-from aspire.core.schedules import Scale, learn
+from aspire.core.presets import USUAL, Auto
+from aspire.core.schedules import Scale, learn, steeper
 from aspire.methods import aspire
 from aspire.methods.worker import check_is_due
 from tests.helpers import Board, Quadratic
@@ -76,3 +76,30 @@ def test_a_task_handed_out_with_a_new_kappa_has_the_v_of_that_kappa():
         torch.testing.assert_close(
             task.vectors["v"], phi + kappa * b.master.z.to(phi.dtype), rtol=1e-6, atol=1e-7
         )
+
+
+@pytest.mark.parametrize(
+    ("linear", "local_steps", "kind"),
+    [(True, 1, "convex"), (True, 4, "convex"), (False, 1, "network"),
+     (False, 4, "network with local steps")],
+)  # fmt: skip
+def test_the_usual_constants_go_by_what_is_trained(linear, local_steps, kind):
+    locals_, start = [Quadratic((float(j), 1.0)) for j in range(3)], torch.zeros(2).double()
+    b = Board(aspire(local_steps=local_steps), locals_, start, linear=linear)
+    b.probe()
+    assert {name: b.master.constants[name] for name in USUAL[kind]} == USUAL[kind]
+
+
+def test_a_networks_curvatures_stay_the_probes():
+    now = np.array([2.0, 3.0])
+    here, who = np.ones(2, dtype=bool), np.array([0, 1])
+    learn(now, np.array([2.0, 1.0]), here, who, np.array([900.0, 0.0]), steeper({"follow": 0.0}))
+    assert now.tolist() == [2.0, pytest.approx(2.4)]
+
+
+def test_what_is_given_stands():
+    scale = Scale(np.ones(3), np.ones(3), np.ones(3), np.full(3, 0.5), 50, None, "network")
+    found = Auto(coupling=0.7, stride=0.9).constants(scale)
+    assert (found["coupling"], found["stride"], found["dual"]) == (0.7, 0.9, 0.1)
+    with pytest.raises(ValueError, match="stride=-1"):
+        Auto(stride=-1.0)

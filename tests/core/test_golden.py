@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from aspire.core.presets import Auto, Paper
+from aspire.core.presets import CONVEX, USUAL, Auto, Paper
 from aspire.core.schedules import Limits
 from aspire.methods import aspire
 from aspire.sets import Simplex
@@ -109,11 +109,10 @@ def test_three_iterations_with_a_new_plane():
 
 def test_auto_constants_by_hand():
     """u = (1, 1), L = (1, 2): kappa = c * 2; the median of the losses 1/4 and 11/4 is 3/2."""
-    preset = Auto()
-    board = started(preset)
+    board = started(Auto())
     m = board.master
     close(m.curvature, [1.0, 2.0])
-    close(m.constants["kappa"], 2.0 * preset.coupling)
+    close(m.constants["kappa"], 2.0 * USUAL[CONVEX]["coupling"])
     board.turn(0)
     # the exact minimiser over z: z = mean(w) - sum(phi)/(kappa N), and phi was zero
     close(m.z, (board.workers[0].numpy() + np.array([0.5, 0.5])) / 2)

@@ -29,10 +29,20 @@ DELAYS = [
 ]
 
 
-def problem(n, *, dtype=torch.float64, scale=1.0, decay=0.0, device="cpu"):
+@pytest.fixture(autouse=True)
+def _one_thread():
+    """As in every run: torch's own softmax differs with how its threads share the rows."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def problem(n, *, dtype=torch.float64, scale=1.0, decay=0.0, device="cpu", linear=False):
     """Sites of unequal size."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 20), nn.ReLU(), nn.Linear(20, 2)).to(dtype)
+    model = nn.Linear(3, 2).to(dtype) if linear else model
     sites = [
         (scale * s["train"][0][: 20 + j].to(dtype), s["train"][1][: 20 + j])
         for j, s in enumerate(blobs(n, samples=120).values())
@@ -147,12 +157,12 @@ def test_blocks_are_the_simulator(n, quorum, way):
     assert_same(a, b, 1e-10)
 
 
-def test_steps_that_went_too_far_are_cut_alike(way):
-    made = problem(7, scale=30.0)
+@pytest.mark.parametrize("linear", [True, False])
+def test_steps_that_went_too_far_are_cut_alike(way, linear):
+    made = problem(7, scale=30.0, linear=linear)
     a, b = (run(made, 60, quorum=3) for run in (by_blocks, by_events))
-    revealed = begin(made, quorum=3)
-    simulator.run(revealed, lambda s: s.master.t >= 1)
-    assert (a.master.curvature > revealed.master.curvature).any()
+    followed = a.master.curvature > a.master.first
+    assert followed.any() if linear else not followed.any()
     assert_same(a, b, 1e-9)
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from aspire import LogNormal, sites
+from aspire.core.presets import NETWORK, USUAL
 from aspire.methods import aspire
 from aspire.methods.aspire_state import Rules
 from aspire.problem import build
@@ -45,7 +46,7 @@ def test_gradients_losses_and_digests_are_the_stacks(shape, dtype):
     made = problem(**shape, dtype=dtype)
     method = aspire()
     master = simulator.begin(method, made, delays=LogNormal()).master
-    master.constants = {"kappa": 1.0, "level": 1.0}
+    master.constants = {"kappa": 1.0, "level": 1.0, **USUAL[NETWORK]}
     w = made.flat.start + 0.3 * torch.randn(4, len(made.flat.start), dtype=dtype)
     flight, draws = Flight(w.clone(), np.zeros(4), np.arange(4.0)), np.array([5, 1, 2, 2**33])
     rows = Compiled(Rules(**method.settings), master, made, flight, 1, draws, threads=1)

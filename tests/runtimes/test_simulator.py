@@ -75,7 +75,7 @@ def test_nobody_is_ever_tau_behind_in_the_log(tau, tmp_path):
     problem, method = blob_problem(4, batch_size=8), aspire(staleness=tau)
     path = tmp_path / "events.jsonl"
     run(60, delays=Pareto(1.1, scale=(1, 1, 1, 20)), problem=problem, path=path, staleness=tau)
-    master, tasks = method.init(simulator.Facts(4, problem.flat.start), 0)
+    master, tasks = method.init(problem.facts(), 0)
     last, hands, workers = [-1] * 4, {t.worker: t for t in tasks}, {}
     for record in log.read(path)[0]:
         j = record["worker"]

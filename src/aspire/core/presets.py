@@ -18,26 +18,34 @@ from aspire.core.schedules import (
 
 TINY = float(np.finfo(np.float64).tiny)
 SLOWLY = 0.999  # of kappa is left at least when the planes are revised
+CONVEX, NETWORK, LOCAL = "convex", "network", "network with local steps"
+USUAL = {  # c, d, T, b, and whether L_j is followed
+    CONVEX: {"coupling": 0.1, "dual": 0.25, "settle": 20.0, "stride": 1.0, "follow": 1.0},
+    NETWORK: {"coupling": 0.3, "dual": 0.1, "settle": 2000.0, "stride": 1.2, "follow": 0.0},
+    LOCAL: {"coupling": 0.1, "dual": 0.25, "settle": 2000.0, "stride": 1.0, "follow": 1.0},
+}
 
 
 @dataclass(frozen=True)
 class Auto:
     """Rates from the problem's own scale; nothing in it has to be tuned.
 
-    kappa = c max_j u_j L_j;  eta_z = 1/(kappa n), the exact minimiser;  rho2 = kappa/4;
+    kappa = c max_j u_j L_j;  eta_z = 1/(kappa n), the exact minimiser;  rho2 = d kappa;
     a_w = b/(max(pi_j, q_j) L_j + kappa) / sqrt(1 + reports_j/T);
     rho1 = r |Q|/(n m), m the median of the last known losses;
     c1_t = s m (t+1)^(-1/2);  c2_t = e/kappa (t+1)^(-1/6);  k = max(5, n).
+    c, d, T and b: None stands for USUAL, by what is trained (one linear layer: convex).
     L_j is the probe's until checked steps say otherwise (`schedules.learn`); kappa and m follow
-    whenever the planes are revised, kappa downwards by a thousandth at most. A network's start is
-    flat: with kappa from there alone its sites drift apart later, each into a minimum of its own,
-    where L_j is small again.
+    whenever the planes are revised, kappa downwards by a thousandth at most. Not so for a network
+    whose sites report every step: it sharpens until its steps just hold, whatever they are, so
+    that to follow its L_j is to slow down for ever. There L_j stays the probe's and a stronger
+    kappa keeps the sites together.
     """
 
-    coupling: float = 0.1  # c
-    dual: float = 0.25
-    settle: float = 2000.0  # T
-    stride: float = 1.0  # b, below 2: networks often bear a longer step than convex problems
+    coupling: float | None = None  # c
+    dual: float | None = None  # d
+    settle: float | None = None  # T
+    stride: float | None = None  # b, below 2
     ascent: float = 0.1  # r
     damping: float = 0.02  # s
     leak: float = 0.001  # e
@@ -48,8 +56,13 @@ class Auto:
     limits: Limits = field(default_factory=Limits, init=False)
 
     def __post_init__(self) -> None:
-        positive(coupling=self.coupling, dual=self.dual, settle=self.settle, ascent=self.ascent)
-        positive(stride=self.stride)
+        positive(ascent=self.ascent, **{k: v for k, v in self.given.items() if v is not None})
+
+    @property
+    def given(self) -> dict[str, float | None]:
+        """What USUAL has, as far as it was said."""
+        own = {"coupling": self.coupling, "dual": self.dual}
+        return own | {"settle": self.settle, "stride": self.stride, "follow": None}
 
     def every(self, n: int) -> int:
         return max(5, n)
@@ -59,10 +72,12 @@ class Auto:
 
     def constants(self, scale: Scale) -> Constants:
         curvature = robust_curvature(scale.curvature)
+        own = {name: self.given[name] or usual for name, usual in USUAL[scale.kind].items()}
         return {
-            "kappa": max(self.coupling * float((scale.upper * curvature).max()), TINY),
+            "kappa": max(own["coupling"] * float((scale.upper * curvature).max()), TINY),
             "smoothness": max(float((scale.upper * curvature).sum()), TINY),
             "level": max(float(np.median(scale.losses)), TINY),
+            **own,
         }
 
     def revised(self, constants: Constants, scale: Scale) -> Constants:
@@ -75,7 +90,7 @@ class Auto:
             eta_z=1.0 / (kappa * n),
             eta_h=0.0,
             rho1=self.ascent * active / (n * level),
-            rho2=self.dual * kappa,
+            rho2=constants["dual"] * kappa,
             c1=self.damping * level * (t + 1) ** (-1 / 2),
             c2=self.leak / kappa * (t + 1) ** (-1 / 6),
         )
@@ -83,8 +98,8 @@ class Auto:
     def worker_rate(
         self, constants: Constants, t: int, planes: int, n: int, member: Member
     ) -> float:
-        full = self.stride / (member.weight * member.curvature + constants["kappa"])
-        settled: float = (1.0 + member.reports / self.settle) ** 0.5
+        full = constants["stride"] / (member.weight * member.curvature + constants["kappa"])
+        settled: float = (1.0 + member.reports / constants["settle"]) ** 0.5
         return full / settled
 
     def central_rates(self, constants: Constants, t: int, planes: int) -> tuple[float, Rates]:

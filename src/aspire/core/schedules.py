@@ -22,6 +22,11 @@ Constants = Mapping[str, float]
 STEEPER, EASE_OFF = 1.5, 0.8  # L_j rises to a curvature above 1.5 L_j, else it falls to 0.8 L_j
 
 
+def steeper(constants: Constants) -> float:
+    """STEEPER, or no limit where L_j stays the probe's (`presets.Auto`)."""
+    return STEEPER if constants["follow"] else math.inf
+
+
 @dataclass(frozen=True)
 class Limits:
     """The boxes: |w|inf, |z|inf <= a1; 0 <= h <= a2; 0 <= lam_l <= a3; |phi|inf <= a4."""
@@ -47,6 +52,7 @@ class Scale:
     upper: Array  # u_j, the largest weight the set allows site j
     most: int
     staleness: int | None
+    kind: str = "convex"  # of presets.USUAL
 
     @property
     def n(self) -> int:
@@ -122,12 +128,17 @@ def robust_curvature(curvature: Array) -> Array:
 
 
 def learn(
-    known: Array, first: Array, present: NDArray[np.bool_], workers: NDArray[np.int64], found: Array
+    known: Array,
+    first: Array,
+    present: NDArray[np.bool_],
+    workers: NDArray[np.int64],
+    found: Array,
+    steeper: float = STEEPER,
 ) -> None:
     """L_j after checked steps, in place: what they found where that is much steeper than was known,
     at most 10 medians; elsewhere a little flatter, but not below the probe's. found < 0: unchecked.
     """
-    steep = found > STEEPER * known[workers]
+    steep = found > (steeper * known[workers] if math.isfinite(steeper) else math.inf)
     fine = workers[(found >= 0) & ~steep]
     known[fine] = np.maximum(first[fine], EASE_OFF * known[fine])
     for j, new in zip(workers[steep], found[steep], strict=True):

@@ -70,10 +70,10 @@ class OneOf:
 
 Space = Mapping[str, Times | Between | OneOf]
 STEPS: Space = {
-    "coupling": Times(0.5, 3.0), "ascent": Times(0.2, 3.0), "settle": Times(0.1, 20.0),
-    "stride": Between(1.0, 1.7),
+    "coupling": Times(0.5, 2.0), "dual": Times(0.3, 3.0), "ascent": Times(0.2, 3.0),
+    "settle": Times(0.2, 20.0), "stride": Times(0.8, 1.3),
 }  # fmt: skip
-SET: Space = {"reach": Times(0.1, 5.0), "gamma": Between(0.3, 1.0), "tilt": Between(0.0, 10.0)}
+SET: Space = {"reach": Times(0.02, 3.0), "gamma": Between(0.3, 1.0), "tilt": Between(0.0, 10.0)}
 LOCAL: Space = {"local_steps": OneOf((1, 2, 5, 10))}
 RATE: Space = {"rate": Times(0.2, 10.0)}
 WEIGHTS: Space = {"rate_weights": Times(0.1, 10.0)}
@@ -103,8 +103,9 @@ def trial(cell: Cell, number: int, first: Mapping[str, Any]) -> Cell:
     """Trial `number` of a cell, given the record of trial 0."""
     space = SPACES[cell.maker]
     rng = np.random.default_rng([number, *cell.maker.encode()])
-    known = {"coupling": Auto().coupling, "ascent": Auto().ascent, "settle": Auto().settle}
-    known |= {name: value for name, value in first["constants"].items() if value is not None}
+    known = {"ascent": Auto().ascent} | {
+        name: value for name, value in first["constants"].items() if value is not None
+    }
     drawn = {
         name: how.draw(float(rng.random()), known.get(name, 1.0)) for name, how in space.items()
     }

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from aspire.core import planes, pull
+from aspire.core.presets import CONVEX, LOCAL, NETWORK
 from aspire.core.schedules import Constants, Member, Preset, Rates, Scale
 from aspire.sets import CDNorm, UncertaintySet
 from aspire.types import Array, Event, Info, Joined, Left, Noted, Report, Task
@@ -67,6 +68,7 @@ class Master:
     pending: dict[int, Report] = field(default_factory=dict)
     next_id: int = 0
     n: int = 0  # workers present
+    linear: bool = True  # as in Facts
 
     @property
     def started(self) -> bool:
@@ -93,7 +95,15 @@ def scale(rules: Rules, master: Master) -> Scale:
         upper=master.upper[here],
         most=rules.max_planes or 50,
         staleness=rules.staleness,
+        kind=kind(rules, master),
     )
+
+
+def kind(rules: Rules, master: Master) -> str:
+    """Which of the usual constants are for this problem."""
+    if master.linear:
+        return CONVEX
+    return NETWORK if rules.local_steps == 1 else LOCAL
 
 
 def believed(rules: Rules, master: Master) -> Array:

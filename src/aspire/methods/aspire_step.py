@@ -12,7 +12,7 @@ from torch import Tensor
 
 from aspire import sites
 from aspire.core import equations, planes, pull, stationarity
-from aspire.core.schedules import Rates, learn
+from aspire.core.schedules import Rates, learn, steeper
 from aspire.methods.aspire_state import (
     Master,
     Rules,
@@ -96,7 +96,8 @@ def learn_scale(master: Master, reports: list[Report]) -> None:
     if checked:
         workers = np.array([r.worker for r in checked])
         found = np.array([r.scalars["curvature"] for r in checked])
-        learn(master.curvature, master.first, master.present, workers, found)
+        limit = steeper(master.constants)
+        learn(master.curvature, master.first, master.present, workers, found, limit)
 
 
 def revise_planes(rules: Rules, master: Master, lam_before: Array, infos: list[Info]) -> None:

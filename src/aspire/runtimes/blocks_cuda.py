@@ -20,7 +20,7 @@ from torch import Tensor
 from aspire import batches
 from aspire.core.planes import Planes
 from aspire.core.presets import Auto
-from aspire.core.schedules import EASE_OFF, STEEPER
+from aspire.core.schedules import EASE_OFF, steeper
 from aspire.methods.aspire_state import Master, Rules
 from aspire.methods.worker import OVERSHOOT
 from aspire.problem import Problem
@@ -81,7 +81,7 @@ class Card:
     ) -> None:
         assert isinstance(rules.preset, Auto)
         self.rules, self.master, self.flight = rules, master, flight
-        self.settle, self.stride = rules.preset.settle, rules.preset.stride
+        self.settle, self.stride = (master.constants[name] for name in ("settle", "stride"))
         self.S, (self.n, self.p) = quorum, master.w.shape
         self.device = master.w.device
         self.tile = max(16, 1 << (quorum - 1).bit_length())  # rows that a master's kernel takes
@@ -146,7 +146,15 @@ class Card:
             part.copy_(torch.from_numpy(value))
         self.height.fill_(m.h)
         self.fixed = self._put(
-            [*self._coupling(), self.settle, self.decay, OVERSHOOT, STEEPER, EASE_OFF, self.stride],
+            [
+                *self._coupling(),
+                self.settle,
+                self.decay,
+                OVERSHOOT,
+                steeper(m.constants),
+                EASE_OFF,
+                self.stride,
+            ],
             torch.float64,
         )
         self.prior = self._put(m.prior, torch.float64)

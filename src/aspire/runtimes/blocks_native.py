@@ -11,7 +11,7 @@ import numpy as np
 from aspire import batches
 from aspire.core.planes import Planes
 from aspire.core.presets import Auto
-from aspire.core.schedules import EASE_OFF, STEEPER
+from aspire.core.schedules import EASE_OFF, steeper
 from aspire.methods.aspire_state import Master, Rules, rebuild_sums
 from aspire.methods.worker import OVERSHOOT
 from aspire.problem import Problem
@@ -54,8 +54,9 @@ class Compiled:
         self.lam_before = master.planes.lam
         self.planes["height"][:] = master.h
         self.run = native.Run(
-            self._problem(problem), n, quorum, settle=rules.preset.settle,
-            stride=rules.preset.stride, overshoot=OVERSHOOT, steeper=STEEPER, ease_off=EASE_OFF,
+            self._problem(problem), n, quorum, settle=master.constants["settle"],
+            stride=master.constants["stride"], overshoot=OVERSHOOT,
+            steeper=steeper(master.constants), ease_off=EASE_OFF,
             usual=float(np.median(master.first)),
         )  # fmt: skip
         for name in ("z", "average"):

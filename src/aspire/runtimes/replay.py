@@ -15,7 +15,7 @@ from typing import Any
 from aspire.problem import Problem
 from aspire.runtimes import log
 from aspire.runtimes.desk import Desk, Evaluator
-from aspire.types import Event, Facts, Joined, Left, Method, Refused, Report
+from aspire.types import Event, Joined, Left, Method, Refused, Report
 
 
 class Differs(ValueError):
@@ -34,7 +34,7 @@ def replay_events(
     """The master state after the logged events, or Differs at the first one that is not so."""
     late = {e["worker"] for e in _first_of_each(events) if e["event"] == "joined"}
     present = tuple(j for j in range(len(problem.names)) if j not in late)
-    master, tasks = method.init(Facts(len(problem.names), problem.flat.start, present), seed)
+    master, tasks = method.init(problem.facts(present), seed)
     desk, evaluate = Desk(), Evaluator(method, problem, exact=exact)
     for record in events:
         for task in tasks:

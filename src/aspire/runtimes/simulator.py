@@ -20,7 +20,7 @@ from aspire.problem import Problem
 from aspire.runtimes.delays import Absence, Delays
 from aspire.runtimes.desk import Desk, Evaluator
 from aspire.runtimes.log import EventLog
-from aspire.types import Event, Facts, Info, Joined, Left, Method, Noted, Refused, Stepped, Task
+from aspire.types import Event, Info, Joined, Left, Method, Noted, Refused, Stepped, Task
 
 LEAVE, REPORT, JOIN = range(3)  # what comes first at one instant
 
@@ -108,7 +108,7 @@ def begin(
     present = tuple(j for j in range(len(problem.sites)) if j not in late)
     if not present:
         raise ValueError("every worker is absent at the start: expected at least one present")
-    facts = Facts(len(problem.sites), problem.flat.start, present)
+    facts = problem.facts(present)
     master, tasks = method.init(facts, seed)
     evaluate = Evaluator(method, problem, exact=exact, threads=torch.get_num_threads())
     simulation = Simulation(method, problem, delays, seed, master, evaluate)

@@ -24,7 +24,7 @@ from aspire.runtimes.status import Board
 from aspire.train.job import Interrupted, Job, prepare
 from aspire.train.keeper import Keeper
 from aspire.train.run import Run, outcome
-from aspire.types import Facts, Info, Method, Noted, Stepped
+from aspire.types import Info, Method, Noted, Stepped
 
 logger = logging.getLogger("aspire")
 PATIENCE = 60.0
@@ -134,8 +134,7 @@ def drive(
     """
     path = None if folder is None else folder / events.NAME
     if state is None:
-        names = job.problem.names
-        state = {"drive": begin(job.method, Facts(len(names), job.problem.flat.start), job.seed)}
+        state = {"drive": begin(job.method, job.problem.facts(), job.seed)}
     elif folder is not None:
         rundir.write_lines(folder / rundir.HISTORY, state["history"])
     trail = events.EventLog(log, path, state.get("log"))
