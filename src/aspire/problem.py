@@ -27,10 +27,12 @@ class Problem:
     flat: Flat
     names: tuple[str, ...]
     sites: tuple[Site, ...]  # None, by a cast, where the data is elsewhere: see `build`
+    batch_size: int | None = None  # None: whole sites
 
     def facts(self, present: tuple[int, ...] | None = None) -> Facts:
         """What a method may know before it starts; `present`: who is there, None: all."""
-        return Facts(len(self.names), self.flat.start, present, self.flat.linear)
+        whole = self.batch_size is None
+        return Facts(len(self.names), self.flat.start, present, self.flat.linear, whole)
 
     @property
     def evaluated_on(self) -> str:
@@ -99,7 +101,7 @@ def build(
         if not (alike and number):
             _try_out(site, f"site {name!r}")
         made[number] = site
-    return Problem(flat, tuple(str(name) for name in named), tuple(made))
+    return Problem(flat, tuple(str(name) for name in named), tuple(made), batch_size)
 
 
 def _parts(data: Any, device: str, where: str) -> tuple[Samples, Samples | None]:

@@ -93,6 +93,7 @@ class Facts:
     start: Tensor
     present: tuple[int, ...] | None = None  # None: all of them
     linear: bool = True  # the model is one linear layer, so a convex loss stays convex
+    whole: bool = True  # gradients are of whole sites, without the noise of mini-batches
 
     def __post_init__(self) -> None:
         if self.sites < 1:

@@ -79,13 +79,17 @@ def test_a_task_handed_out_with_a_new_kappa_has_the_v_of_that_kappa():
 
 
 @pytest.mark.parametrize(
-    ("linear", "local_steps", "kind"),
-    [(True, 1, "convex"), (True, 4, "convex"), (False, 1, "network"),
-     (False, 4, "network with local steps")],
-)  # fmt: skip
-def test_the_usual_constants_go_by_what_is_trained(linear, local_steps, kind):
+    ("linear", "whole", "local_steps", "kind"),
+    [
+        (True, False, 1, "convex"),
+        (True, True, 4, "convex, whole sites"),
+        (False, True, 1, "network"),
+        (False, False, 4, "network with local steps"),
+    ],
+)
+def test_the_usual_constants_go_by_what_is_trained(linear, whole, local_steps, kind):
     locals_, start = [Quadratic((float(j), 1.0)) for j in range(3)], torch.zeros(2).double()
-    b = Board(aspire(local_steps=local_steps), locals_, start, linear=linear)
+    b = Board(aspire(local_steps=local_steps), locals_, start, linear=linear, whole=whole)
     b.probe()
     assert {name: b.master.constants[name] for name in USUAL[kind]} == USUAL[kind]
 

@@ -18,9 +18,11 @@ from aspire.core.schedules import (
 
 TINY = float(np.finfo(np.float64).tiny)
 SLOWLY = 0.999  # of kappa is left at least when the planes are revised
-CONVEX, NETWORK, LOCAL = "convex", "network", "network with local steps"
+CONVEX, WHOLE = "convex", "convex, whole sites"
+NETWORK, LOCAL = "network", "network with local steps"
 USUAL = {  # c, d, T, b, and whether L_j is followed
     CONVEX: {"coupling": 0.1, "dual": 0.25, "settle": 20.0, "stride": 1.0, "follow": 1.0},
+    WHOLE: {"coupling": 0.1, "dual": 0.25, "settle": 2000.0, "stride": 1.0, "follow": 1.0},
     NETWORK: {"coupling": 0.3, "dual": 0.1, "settle": 2000.0, "stride": 1.2, "follow": 0.0},
     LOCAL: {"coupling": 0.1, "dual": 0.25, "settle": 2000.0, "stride": 1.0, "follow": 1.0},
 }
@@ -34,7 +36,8 @@ class Auto:
     a_w = b/(max(pi_j, q_j) L_j + kappa) / sqrt(1 + reports_j/T);
     rho1 = r |Q|/(n m), m the median of the last known losses;
     c1_t = s m (t+1)^(-1/2);  c2_t = e/kappa (t+1)^(-1/6);  k = max(5, n).
-    c, d, T and b: None stands for USUAL, by what is trained (one linear layer: convex).
+    c, d, T and b: None stands for USUAL, by what is trained (one linear layer: convex) and on what
+    (steps settle sooner where mini-batches make noise).
     L_j is the probe's until checked steps say otherwise (`schedules.learn`); kappa and m follow
     whenever the planes are revised, kappa downwards by a thousandth at most. Not so for a network
     whose sites report every step: it sharpens until its steps just hold, whatever they are, so

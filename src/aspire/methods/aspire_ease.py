@@ -215,7 +215,7 @@ def init(rules: Rules, facts: Facts, seed: int) -> tuple[Master, list[Task]]:
         probing=np.zeros(n, dtype=bool), draws=np.zeros(n, dtype=np.int64),
         upper=nothing.copy(), uncertainty=everybody,
         pulls=pull.nothing(n, rows[0], coordinates=rules.coordinate_bound is not None),
-        linear=facts.linear,
+        linear=facts.linear, whole=facts.whole,
     )  # fmt: skip
     first = range(n) if facts.present is None else facts.present
     return master, probe_tasks(master, first)

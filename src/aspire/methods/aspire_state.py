@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from aspire.core import planes, pull
-from aspire.core.presets import CONVEX, LOCAL, NETWORK
+from aspire.core.presets import CONVEX, LOCAL, NETWORK, WHOLE
 from aspire.core.schedules import Constants, Member, Preset, Rates, Scale
 from aspire.sets import CDNorm, UncertaintySet
 from aspire.types import Array, Event, Info, Joined, Left, Noted, Report, Task
@@ -69,6 +69,7 @@ class Master:
     next_id: int = 0
     n: int = 0  # workers present
     linear: bool = True  # as in Facts
+    whole: bool = True
 
     @property
     def started(self) -> bool:
@@ -102,7 +103,7 @@ def scale(rules: Rules, master: Master) -> Scale:
 def kind(rules: Rules, master: Master) -> str:
     """Which of the usual constants are for this problem."""
     if master.linear:
-        return CONVEX
+        return WHOLE if master.whole else CONVEX
     return NETWORK if rules.local_steps == 1 else LOCAL
 
 

@@ -26,6 +26,7 @@ from aspire.methods.aspire_state import Rules
 from aspire.methods.aspire_step import revise_planes
 from aspire.methods.worker import PASSES, check_is_due, loss_is_due, probes
 from aspire.problem import Problem
+from aspire.runtimes import native
 from aspire.runtimes.blocks_native import Compiled, can_compile
 from aspire.runtimes.blocks_rows import Rows
 from aspire.runtimes.blocks_work import Flight, Plan
@@ -169,7 +170,10 @@ class Engine:
     # ------------------------------------------------------------ in and out
 
     def _enter(self) -> Flight:
-        """The clock as an order, and every result in flight, computed where it was not yet."""
+        """The clock as an order, and every result in flight, computed where it was not yet.
+
+        The desk is empty then: with many sites its vectors are a large part of the memory.
+        """
         s, m = self.simulation, self.master
         due, desk = np.zeros(self.n), s.desk
         for time, _, j, task in s.heap:
@@ -186,10 +190,13 @@ class Engine:
         desk.settle(s.evaluate)
         flight = Flight(torch.empty_like(m.w), m.f.copy(), np.full(self.n, -1.0))
         for j in range(self.n):
-            report = desk.known[j][1]
+            report = desk.known.pop(j)[1]
             flight.w[j] = report.vectors["w"]
             flight.loss[j] = report.scalars.get("loss", m.f[j])
             flight.curvature[j] = report.scalars.get("curvature", -1.0)
+        desk.hands.clear()
+        desk.workers.clear()
+        native.give_back()
         return flight
 
     def leave(self) -> None:
