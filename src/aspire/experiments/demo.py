@@ -20,7 +20,7 @@ import torch
 from aspire.sets import CDNorm
 from aspire.train import Run, train
 
-ITERATIONS = 4000
+ITERATIONS = 12_000
 NAMES = ("site A", "site B", "site C", "site D", "site E", "site F (sideways)")
 TRAINED = 200  # training samples at each site; the other 99 or 100 are its test part
 DECAY = 0.01
