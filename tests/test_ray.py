@@ -19,7 +19,7 @@ from aspire.runtimes.replay import replay_events
 from aspire.train import prepare, replay, train
 from aspire.train.engines import crew_and_job
 from aspire.train.file import job_of, read
-from aspire.types import Facts, Task
+from aspire.types import Task
 from tests.helpers import blobs, linear
 
 ray = pytest.importorskip("ray", reason="the extra ray is not installed")
@@ -91,7 +91,7 @@ def test_killed_and_stopped_actors(connected, tmp_path):
     crew, job = crew_and_job(linear(), blobs(3), QUICK)
     carrier = Ray().open(crew, job.problem.names, "killed")
     first = pids(carrier)
-    state = begin(job.method, Facts(3, job.problem.flat.start), 0)
+    state = begin(job.method, job.problem.facts(), 0)
     trail = log.EventLog("full", tmp_path / log.NAME)
     driver = Driver(job.method, carrier, job.problem.names, state, trail, patience=60.0)
     driver.run(lambda s: s.master.t >= 20)

@@ -18,7 +18,7 @@ from aspire.runtimes.serve import NoState, serve
 from aspire.sets import CDNorm
 from aspire.train import Interrupted, prepare, replay, resume, train
 from aspire.train.engines import crew_and_job, drive
-from aspire.types import Facts, Report
+from aspire.types import Report
 from tests.helpers import blobs, linear
 from tests.runtimes.threads import ThreadEngine, Threads
 
@@ -145,7 +145,7 @@ def test_a_new_process_costs_one_task(tmp_path):
 
 def test_a_task_for_an_old_process_is_asked_for_again():
     job = whole_job()
-    master, tasks = job.method.init(Facts(4, job.problem.flat.start), 0)
+    master, tasks = job.method.init(job.problem.facts(), 0)
     local = job.problem.sites[0]
     for task in tasks:
         _, report = serve(job.method, job.problem.sites[task.worker], None, task)
@@ -182,7 +182,7 @@ class Silent:
 def quiet_driver(method=None, path=None):
     job = whole_job(**({} if method is None else {"method": method}))
     clock, carrier = Clock(), Silent()
-    state = begin(job.method, Facts(4, job.problem.flat.start), 0)
+    state = begin(job.method, job.problem.facts(), 0)
     names = job.problem.names
     trail = EventLog("full", path)
     driver = Driver(job.method, carrier, names, state, trail, patience=10.0, clock=clock)
