@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from aspire.core.presets import USUAL, Auto
-from aspire.core.schedules import Scale, learn, steeper
+from aspire.core.schedules import Scale, learn, rises_above
 from aspire.methods import aspire
 from aspire.methods.worker import check_is_due
 from tests.helpers import Board, Quadratic
@@ -97,7 +97,9 @@ def test_the_usual_constants_go_by_what_is_trained(linear, whole, local_steps, k
 def test_a_networks_curvatures_stay_the_probes():
     now = np.array([2.0, 3.0])
     here, who = np.ones(2, dtype=bool), np.array([0, 1])
-    learn(now, np.array([2.0, 1.0]), here, who, np.array([900.0, 0.0]), steeper({"follow": 0.0}))
+    learn(
+        now, np.array([2.0, 1.0]), here, who, np.array([900.0, 0.0]), rises_above({"follow": 0.0})
+    )
     assert now.tolist() == [2.0, pytest.approx(2.4)]
 
 

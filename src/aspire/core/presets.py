@@ -59,13 +59,14 @@ class Auto:
     limits: Limits = field(default_factory=Limits, init=False)
 
     def __post_init__(self) -> None:
-        positive(ascent=self.ascent, **{k: v for k, v in self.given.items() if v is not None})
+        positive(ascent=self.ascent, **self.given)
 
     @property
-    def given(self) -> dict[str, float | None]:
-        """What USUAL has, as far as it was said."""
+    def given(self) -> dict[str, float]:
+        """What stands in place of USUAL."""
         own = {"coupling": self.coupling, "dual": self.dual}
-        return own | {"settle": self.settle, "stride": self.stride, "follow": None}
+        own |= {"settle": self.settle, "stride": self.stride}
+        return {name: value for name, value in own.items() if value is not None}
 
     def every(self, n: int) -> int:
         return max(5, n)
@@ -75,7 +76,7 @@ class Auto:
 
     def constants(self, scale: Scale) -> Constants:
         curvature = robust_curvature(scale.curvature)
-        own = {name: self.given[name] or usual for name, usual in USUAL[scale.kind].items()}
+        own = USUAL[scale.kind] | self.given
         return {
             "kappa": max(own["coupling"] * float((scale.upper * curvature).max()), TINY),
             "smoothness": max(float((scale.upper * curvature).sum()), TINY),

@@ -22,8 +22,8 @@ Constants = Mapping[str, float]
 STEEPER, EASE_OFF = 1.5, 0.8  # L_j rises to a curvature above 1.5 L_j, else it falls to 0.8 L_j
 
 
-def steeper(constants: Constants) -> float:
-    """STEEPER, or no limit where L_j stays the probe's (`presets.Auto`)."""
+def rises_above(constants: Constants) -> float:
+    """How many L_j a curvature must be to raise it; none does where L_j stays the probe's."""
     return STEEPER if constants["follow"] else math.inf
 
 
@@ -133,12 +133,12 @@ def learn(
     present: NDArray[np.bool_],
     workers: NDArray[np.int64],
     found: Array,
-    steeper: float = STEEPER,
+    above: float = STEEPER,
 ) -> None:
     """L_j after checked steps, in place: what they found where that is much steeper than was known,
     at most 10 medians; elsewhere a little flatter, but not below the probe's. found < 0: unchecked.
     """
-    steep = found > (steeper * known[workers] if math.isfinite(steeper) else math.inf)
+    steep = found > (above * known[workers] if math.isfinite(above) else math.inf)
     fine = workers[(found >= 0) & ~steep]
     known[fine] = np.maximum(first[fine], EASE_OFF * known[fine])
     for j, new in zip(workers[steep], found[steep], strict=True):

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from aspire import sites
 from aspire.core import equations, planes, pull, stationarity
-from aspire.core.schedules import Rates, learn, steeper
+from aspire.core.schedules import Rates, learn, rises_above
 from aspire.methods.aspire_state import (
     Master,
     Rules,
@@ -96,7 +96,7 @@ def learn_scale(master: Master, reports: list[Report]) -> None:
     if checked:
         workers = np.array([r.worker for r in checked])
         found = np.array([r.scalars["curvature"] for r in checked])
-        limit = steeper(master.constants)
+        limit = rises_above(master.constants)
         learn(master.curvature, master.first, master.present, workers, found, limit)
 
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from aspire import batches
 from aspire.core.planes import Planes
 from aspire.core.presets import Auto
-from aspire.core.schedules import EASE_OFF, steeper
+from aspire.core.schedules import EASE_OFF, rises_above
 from aspire.methods.aspire_state import Master, Rules
 from aspire.methods.worker import OVERSHOOT
 from aspire.problem import Problem
@@ -151,7 +151,7 @@ class Card:
                 self.settle,
                 self.decay,
                 OVERSHOOT,
-                steeper(m.constants),
+                rises_above(m.constants),
                 EASE_OFF,
                 self.stride,
             ],

@@ -11,7 +11,7 @@ import numpy as np
 from aspire import batches
 from aspire.core.planes import Planes
 from aspire.core.presets import Auto
-from aspire.core.schedules import EASE_OFF, steeper
+from aspire.core.schedules import EASE_OFF, rises_above
 from aspire.methods.aspire_state import Master, Rules, rebuild_sums
 from aspire.methods.worker import OVERSHOOT
 from aspire.problem import Problem
@@ -56,7 +56,7 @@ class Compiled:
         self.run = native.Run(
             self._problem(problem), n, quorum, settle=master.constants["settle"],
             stride=master.constants["stride"], overshoot=OVERSHOOT,
-            steeper=steeper(master.constants), ease_off=EASE_OFF,
+            steeper=rises_above(master.constants), ease_off=EASE_OFF,
             usual=float(np.median(master.first)),
         )  # fmt: skip
         for name in ("z", "average"):

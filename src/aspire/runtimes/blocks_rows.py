@@ -15,7 +15,7 @@ from torch import Tensor
 
 from aspire.core import equations
 from aspire.core.planes import Planes
-from aspire.core.schedules import Member, learn, steeper
+from aspire.core.schedules import Member, learn, rises_above
 from aspire.methods.aspire_state import Master, Rules, rebuild_sums
 from aspire.problem import Problem
 from aspire.runtimes.blocks_work import Bench, Flight, Plan
@@ -88,7 +88,7 @@ class Rows:
         self.lam_before = m.planes.lam
         lam, m.h = equations.lam_simplex_step(m.planes.lam, F, c1=c1, rate=rho1)
         m.planes = Planes(m.planes.P, lam, F)
-        learn(m.curvature, m.first, m.present, workers, curvature, steeper(m.constants))
+        learn(m.curvature, m.first, m.present, workers, curvature, rises_above(m.constants))
 
     def hand(self, i: int) -> None:
         """(12) and (15), then pi_j and a_w of Q and their steps (11)."""

@@ -5,7 +5,7 @@ code is stored and none is run on reading: a dataclass comes back by the name of
 must be one of ours. A file is written beside, synced and renamed, so it is whole or not there; its
 sha256 is in the header; the last three are kept, and a damaged one is passed over with a warning.
 
-Format version 1. A later version of the package reads files of the same format version and refuses
+A later version of the package reads files of the same format version and refuses
 others with a sentence.
 """
 
@@ -28,7 +28,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 logger = logging.getLogger("aspire")
-FOLDER, FORMAT, KEPT = "checkpoints", "2", 3
+FOLDER, FORMAT, KEPT = "checkpoints", "3", 3
 Tensors = dict[str, Tensor]
 
 
