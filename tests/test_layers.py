@@ -1,11 +1,12 @@
 """The order of the layers, read off the imports.
 
     types <- problem, batches, sets, core <- methods <- runtimes <- train <- experiments <- cli
-    stacks_cpu <- stacks <- objective <- sites <- problem
+    native <- stacks_cpu <- stacks <- objective <- sites <- problem
     types <- data <- experiments
 
 A module imports from layers to its left, and from its own. Clocks, files, sockets, logging and
 outside randomness start at runtimes and data; printing belongs to the command line alone.
+`native` is no layer of the algorithm: it compiles C for this machine, for whoever has some.
 """
 
 import ast
@@ -20,15 +21,16 @@ SOURCE = Path(__file__).parent.parent / "src"
 MAY_IMPORT: dict[str, set[str]] = {}
 MAY_IMPORT["types"] = set()
 MAY_IMPORT["batches"] = {"types"}
-MAY_IMPORT["stacks_cpu"] = {"types"}
-MAY_IMPORT["stacks"] = {"types", "stacks_cpu"}
+MAY_IMPORT["native"] = set()
+MAY_IMPORT["stacks_cpu"] = {"types", "native"}
+MAY_IMPORT["stacks"] = {"types", "native", "stacks_cpu"}
 MAY_IMPORT["objective"] = {"types", "stacks"}
 MAY_IMPORT["sites"] = {"types", "batches", "objective", "stacks"}
 MAY_IMPORT["problem"] = {"types", "batches", "objective", "sites"}
 MAY_IMPORT["sets"] = {"types"}
 MAY_IMPORT["core"] = {"types", "sets"}
 MAY_IMPORT["methods"] = {"types", "batches", "sites", "problem", "sets", "core"}
-MAY_IMPORT["runtimes"] = MAY_IMPORT["methods"] | {"methods"}
+MAY_IMPORT["runtimes"] = MAY_IMPORT["methods"] | {"methods", "native"}
 MAY_IMPORT["data"] = {"types"}  # beside runtimes
 MAY_IMPORT["clusters"] = MAY_IMPORT["runtimes"] | {"runtimes"}  # beside train
 MAY_IMPORT["federation"] = MAY_IMPORT["clusters"]

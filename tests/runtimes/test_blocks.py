@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import nn
 
-from aspire import Absence, Auto, Constant, LogNormal, Paper, Pareto, Uniform, batches
+from aspire import Absence, Auto, Constant, LogNormal, Paper, Pareto, Uniform, batches, native
 from aspire.methods import aspire
 from aspire.problem import build
-from aspire.runtimes import blocks, digest, log, native, order, simulator
+from aspire.runtimes import blocks, digest, log, order, simulator
 from aspire.runtimes.delays import many
 from aspire.runtimes.desk import Evaluator
 from aspire.runtimes.order import Order

@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import nn
 
-from aspire import LogNormal, sites
+from aspire import LogNormal, native, sites
 from aspire.core.presets import NETWORK, USUAL
 from aspire.methods import aspire
 from aspire.methods.aspire_state import Rules
 from aspire.problem import build
-from aspire.runtimes import native, simulator
+from aspire.runtimes import simulator
 from aspire.runtimes.blocks_native import Compiled
 from aspire.runtimes.blocks_work import Flight, reported
 

@@ -21,12 +21,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from aspire import native
 from aspire.core.presets import Auto
 from aspire.methods.aspire_state import Rules
 from aspire.methods.aspire_step import revise_planes
 from aspire.methods.worker import PASSES, check_is_due, loss_is_due, probes
 from aspire.problem import Problem
-from aspire.runtimes import native
 from aspire.runtimes.blocks_native import Compiled, can_compile
 from aspire.runtimes.blocks_rows import Rows
 from aspire.runtimes.blocks_work import Flight, Plan

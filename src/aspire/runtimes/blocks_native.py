@@ -8,16 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from aspire import batches
+from aspire import batches, native
 from aspire.core.planes import Planes
 from aspire.core.presets import Auto
 from aspire.core.schedules import EASE_OFF, rises_above
 from aspire.methods.aspire_state import Master, Rules, rebuild_sums
 from aspire.methods.worker import OVERSHOOT
+from aspire.native import at
 from aspire.problem import Problem
-from aspire.runtimes import digest, native
+from aspire.runtimes import digest
 from aspire.runtimes.blocks_work import Flight, Plan
-from aspire.runtimes.native import at
 from aspire.runtimes.order import Integers
 from aspire.types import Array
 

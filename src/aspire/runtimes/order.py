@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from aspire.runtimes import native
+from aspire import native
 from aspire.runtimes.delays import Delays, many
 from aspire.types import Array
 

@@ -5,7 +5,7 @@
    did it. */
 
 #include "order.c"
-#include "rows.c"
+#include "../rows.c"
 
 #include <pthread.h>
 #include <sched.h>

@@ -24,7 +24,7 @@ from typing import Any
 import torch
 
 logger = logging.getLogger("aspire")
-SOURCES = [Path(__file__).with_name(name) for name in ("steps.c", "rows.c", "order.c")]
+SOURCES = [Path(__file__).parent / x for x in ("runtimes/steps.c", "rows.c", "runtimes/order.c")]
 FLAGS = ("-O3", "-std=gnu11", "-shared", "-fPIC")
 NATIVE = ("-march=native",), ("-mcpu=native",), ()  # the first that the compiler takes
 KINDS = {torch.float32: ("-DREAL=float", "-DSINGLE"), torch.float64: ("-DREAL=double",)}
