@@ -28,7 +28,7 @@ SOURCES = [Path(__file__).parent / x for x in ("runtimes/steps.c", "rows.c", "ru
 FLAGS = ("-O3", "-std=gnu11", "-shared", "-fPIC")
 NATIVE = ("-march=native",), ("-mcpu=native",), ()  # the first that the compiler takes
 KINDS = {torch.float32: ("-DREAL=float", "-DSINGLE"), torch.float64: ("-DREAL=double",)}
-MOST_LAYERS, MOST_PLANES = 16, 64  # as in rows.c and steps.c
+MOST_LAYERS, MOST_PLANES, PANEL = 16, 2048, 32  # as in rows.c and steps.c
 SECONDS = 60.0
 
 _number, _array = ctypes.c_int64, ctypes.c_void_p
@@ -49,6 +49,19 @@ class Problem(ctypes.Structure):
     )  # fmt: skip
 
 
+class Bounds(ctypes.Structure):
+    """As in steps.c."""
+
+    _fields_ = (
+        *((name, ctypes.c_double) for name in ("pull", "coordinate", "fresh")),
+        *((name, _number) for name in ("t", "panel", "memory", "refresh", "known")),
+        *((name, _array) for name in (
+            "upper", "length", "weight", "seat", "seen", "rows", "median", "implied",
+            "far", "moved", "backs",
+        )),
+    )  # fmt: skip
+
+
 class Run(ctypes.Structure):
     """As in steps.c."""
 
@@ -65,6 +78,8 @@ class Run(ctypes.Structure):
             "plan_workers", "plan_draws", "plan_checks", "plan_losses", "numbers", "found", "queue",
         )),
         ("taken", _number), ("handed", _number), ("stop", _number),
+        ("loud", _array), ("turn", _array), ("liar", _number), ("model", ctypes.c_double),
+        ("plus", _array), ("start", _array), ("own", _array), ("bounds", Bounds),
     )  # fmt: skip
 
 

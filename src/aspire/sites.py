@@ -63,6 +63,27 @@ class Samples:
 
 
 @dataclass(frozen=True)
+class Lie:
+    """What a dishonest site makes of what it finds, for experiments with attackers.
+
+    It says `loss` times its loss and steps along `gradient` times its gradients. Of its model w_j
+    it says `model` w_j + `plus`.
+    """
+
+    loss: float = 1.0
+    gradient: float = 1.0
+    model: float = 1.0
+    plus: Tensor | None = None
+
+    @property
+    def about_model(self) -> bool:
+        return self.model != 1 or self.plus is not None
+
+    def told(self, w: Tensor) -> Tensor:
+        return self.model * w if self.plus is None else self.model * w + self.plus
+
+
+@dataclass(frozen=True)
 class Site:
     """One site's data with the objective on it; what `work` sees as its `Local`."""
 
@@ -75,6 +96,7 @@ class Site:
     sample: Tensor | None  # indices of the fixed sample for reported losses; None: all
     pool: Pool | None = None  # all sites' training samples; None: they do not lie together
     start: int = 0  # where this site's begin in it
+    lie: Lie | None = None
 
     @property
     def batch_samples(self) -> int:
@@ -85,6 +107,10 @@ class Site:
         return self.train.size if self.sample is None else len(self.sample)
 
     def gradient(self, w: Tensor, draw: int) -> Tensor:
+        found = self._gradient(w, draw)
+        return found if self.lie is None else self.lie.gradient * found
+
+    def _gradient(self, w: Tensor, draw: int) -> Tensor:
         if self.batch_size is None:
             return self.full_gradient(w, draw)
         index = batches.indices(
@@ -123,8 +149,10 @@ class Site:
 
     def loss(self, w: Tensor) -> float:
         if self.train.pair is None:
-            return self._mean_loss(w, self.train, self.sample)
-        return self._mean_loss(w, self.judged, None)
+            found = self._mean_loss(w, self.train, self.sample)
+        else:
+            found = self._mean_loss(w, self.judged, None)
+        return found if self.lie is None else self.lie.loss * found
 
     def full_loss(self, w: Tensor) -> float:
         return self._mean_loss(w, self.train, None)
@@ -275,8 +303,9 @@ def pooled_scores(sites: Sequence[Site], w: Tensor) -> tuple[Array, Array | None
 
 
 def _together(locals_: Sequence[Local]) -> list[int]:
-    """The rows that can share one call: sites as they are, of one problem, with batches."""
+    """The rows that can share one call: sites with batches, of one problem, honest gradients."""
     sites = [(r, x) for r, x in enumerate(locals_) if type(x) is Site and x.pool is not None]
+    sites = [(r, x) for r, x in sites if x.lie is None or x.lie.gradient == 1]
     return [
         r
         for r, site in sites

@@ -95,13 +95,15 @@ def test_a_gradient_lie_is_a_hundred_times_backwards(images):
 @pytest.mark.parametrize("lie", [attack.SCALED, attack.FIXED])
 def test_a_model_lie_is_told_by_one_worker_alone(images, lie):
     problem, _ = two(images)
+    corrupted = attack.corrupted(problem, lie)
     method = choices.make("aspire-ease", 4, {})
-    liar = attack.lying(method, 3, lie)
+    liar = attack.lying(method)
     w = problem.flat.start
     scalars = {"draws": 0.0, "pi": 0.2, "kappa": 1.0, "rate": 0.1}
     for j in range(4):
         task = Task(j, 7, "step", {"v": w, "w": w}, scalars)
-        honest, false = (m.work(None, task, problem.sites[j])[1] for m in (method, liar))
+        honest = method.work(None, task, problem.sites[j])[1]
+        false = liar.work(None, task, corrupted.sites[j])[1]
         expected = honest.vectors["w"]
         if j == 3 and lie == attack.SCALED:
             expected = 1e6 * expected

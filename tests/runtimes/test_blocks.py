@@ -11,12 +11,14 @@ import torch
 from torch import nn
 
 from aspire import Absence, Auto, Constant, LogNormal, Paper, Pareto, Uniform, batches, native
+from aspire.experiments import attack
 from aspire.methods import aspire
 from aspire.problem import build
-from aspire.runtimes import blocks, digest, log, order, simulator
+from aspire.runtimes import blocks, blocks_native, digest, log, order, simulator
 from aspire.runtimes.delays import many
 from aspire.runtimes.desk import Evaluator
 from aspire.runtimes.order import Order
+from aspire.sites import Lie
 from tests.helpers import blob_problem, blobs
 
 DELAYS = [
@@ -224,6 +226,58 @@ def test_who_looks_for_the_whole_state_changes_no_byte(every, way):
     assert ends[0] == ends[1]
 
 
+LIES = {
+    "honest": None,
+    "loud": Lie(loss=3.0),
+    "backwards": Lie(gradient=-5.0),
+    "scaled": Lie(model=1.5),
+    "far": Lie(model=0.0, plus=torch.full((122,), 0.7, dtype=torch.float64)),
+}
+BOUNDS = [{}, {"pull_bound": 2.0}, {"coordinate_bound": 1.0},
+          {"pull_bound": 3.0, "coordinate_bound": 0.5}]  # fmt: skip
+
+
+@pytest.mark.parametrize("quorum", [1, 3])
+@pytest.mark.parametrize("bounds", BOUNDS)
+@pytest.mark.parametrize("lie", LIES)
+def test_bounds_and_lies_are_the_simulators(lie, bounds, quorum):
+    if native.library(torch.float64) is None:
+        pytest.skip("steps.c was not compiled: there is no compiler")
+    honest = problem(7)
+    *others, last = honest.sites
+    made = replace(honest, sites=(*others, replace(last, lie=LIES[lie])))
+    ends = []
+    for blockwise in (True, False):
+        simulation = begin(made, quorum=quorum, **bounds)
+        simulation = replace(simulation, method=attack.lying(simulation.method))
+        simulation.evaluate = Evaluator(simulation.method, made)
+        assert blocks.fits(simulation)
+        if blockwise:
+            blocks.run(simulation, lambda s: s.master.t >= 90, last=90, every=40)
+            simulator.run(simulation, lambda s: s.master.t >= 100)
+        else:
+            simulator.run(simulation, lambda s: s.master.t >= 100)
+        ends.append(simulation)
+    assert_same(*ends, 1e-9)
+    x, y = (end.master.pulls for end in ends)
+    for name in ("length", "rate", "kappa", "weight", "seat", "seen"):
+        np.testing.assert_allclose(getattr(x, name), getattr(y, name), rtol=1e-9)
+    torch.testing.assert_close(x.rows, y.rows, rtol=1e-8, atol=1e-9)
+    torch.testing.assert_close(x.median, y.median, rtol=1e-8, atol=1e-9)
+
+
+def test_planes_without_a_limit_and_more_than_there_is_room_for(monkeypatch):
+    if native.library(torch.float64) is None:
+        pytest.skip("steps.c was not compiled: there is no compiler")
+    made, rules = problem(9), {"drop": False, "max_planes": None}
+    assert_same(by_blocks(made, 400, **rules), by_events(made, 400, **rules), 1e-9)
+    monkeypatch.setattr(blocks_native, "LEAST", 8)
+    monkeypatch.setattr(blocks_native, "WIDEST", 0)
+    whole = by_events(made, 400, **rules)
+    assert len(whole.master.planes) > 8
+    assert_same(by_blocks(made, 400, **rules), whole, 1e-9)
+
+
 # ---------------------------------------------------------------- the log
 
 
@@ -255,8 +309,7 @@ def test_a_digest_is_a_sum_of_bits_times_odd_numbers(dtype):
 def test_what_blocks_leave_to_the_simulator():
     made = problem(4)
     for method in (
-        {"staleness": 5}, {"local_steps": 2}, {"pull_bound": 10.0}, {"max_planes": None},
-        {"preset": Paper()},
+        {"staleness": 5}, {"local_steps": 2}, {"preset": Paper()},
     ):  # fmt: skip
         assert not blocks.fits(begin(made, **method))
     full = begin(made)
@@ -268,6 +321,14 @@ def test_what_blocks_leave_to_the_simulator():
     assert not blocks.fits(begin(blob_problem(4, batch_size=None)))
     other = replace(aspire(), name="other")
     assert not blocks.fits(simulator.begin(other, made, delays=LogNormal()))
+
+
+def test_bounds_and_planes_without_a_limit_need_the_compiled_steps(monkeypatch):
+    made = problem(4)
+    monkeypatch.setattr(native, "library", lambda dtype: None)
+    assert blocks.fits(begin(made))
+    for method in ({"pull_bound": 10.0}, {"coordinate_bound": 1.0}, {"max_planes": None}):
+        assert not blocks.fits(begin(made, **method))
 
 
 def test_a_log_of_single_events_takes_no_whole_steps():

@@ -14,8 +14,8 @@ w_j times 1e6, uses its gradient times -100, or always reports the same far-off 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,8 @@ from torch import Tensor
 from aspire import batches
 from aspire.data import Federation
 from aspire.data.federation import Part
-from aspire.problem import Problem, Site
+from aspire.problem import Problem
+from aspire.sites import Lie, Site
 from aspire.types import Array, Item, Local, Method, Report, Task
 
 SHARE = 0.3  # of the extra site's samples that are stamped
@@ -120,55 +121,42 @@ def trusting(n: int) -> Array:
 # ---------------------------------------------------------------- what it reports
 
 
-@dataclass(frozen=True)
-class Louder(Site):
-    """A site that reports INFLATED times its loss; its gradients are honest."""
-
-    def loss(self, w: Tensor) -> float:
-        return INFLATED * super().loss(w)
-
-
-@dataclass(frozen=True)
-class Backwards(Site):
-    """A site whose gradients are -100 times the true ones."""
-
-    def gradient(self, w: Tensor, draw: int) -> Tensor:
-        return -100.0 * super().gradient(w, draw)
-
-
-KINDS: Mapping[str, type[Site]] = {BACKDOOR: Louder, GRADIENT: Backwards}
+def lie_of(attack: str, start: Tensor, worker: int) -> Lie:
+    """What the extra site says that is not so; `start` is a model like its own."""
+    if attack == BACKDOOR:
+        return Lie(loss=INFLATED)
+    if attack == GRADIENT:
+        return Lie(gradient=-100.0)
+    if attack == SCALED:
+        return Lie(model=1e6)
+    far = FAR * batches.signs(0, worker, 0, count=len(start)).to(start)
+    return Lie(model=0.0, plus=far)
 
 
 def corrupted(problem: Problem, attack: str) -> Problem:
     """The problem with its last site replaced by the attacker's."""
-    honest = problem.sites[-1]
-    kind = KINDS.get(attack, Site)
-    same = {field.name: getattr(honest, field.name) for field in fields(honest) if field.init}
-    return replace(problem, sites=(*problem.sites[:-1], kind(**same)))
+    *honest, last = problem.sites
+    lie = lie_of(attack, problem.flat.start, last.number)
+    return replace(problem, sites=(*honest, replace(last, lie=lie)))
 
 
-def lying(method: Method, worker: int, attack: str) -> Method:
-    """The method with a worker that reports another model than its own, where the attack says."""
-    lies: dict[str, Callable[[Tensor], Tensor]] = {
-        SCALED: lambda w: 1e6 * w,
-        FIXED: lambda w: FAR * batches.signs(0, worker, 0, count=len(w)).to(w),
-    }
-    if attack not in lies:
-        return method
+def lying(method: Method) -> Method:
+    """The method where sites may lie about their models, as `Site.lie` says."""
     many = method.work_many
 
-    def told(task: Task, state: Any, report: Report) -> tuple[Any, Report]:
-        if task.worker == worker and "w" in report.vectors:
-            report = replace(report, vectors={**report.vectors, "w": lies[attack](state)})
+    def told(local: Local, state: Any, report: Report) -> tuple[Any, Report]:
+        lie = local.lie if isinstance(local, Site) else None
+        if lie is not None and lie.about_model and "w" in report.vectors:
+            report = replace(report, vectors={**report.vectors, "w": lie.told(report.vectors["w"])})
         return state, report
 
     def work(state: Any, task: Task, local: Local) -> tuple[Any, Report]:
-        return told(task, *method.work(state, task, local))
+        return told(local, *method.work(state, task, local))
 
     def work_many(items: Sequence[Item]) -> list[tuple[Any, Report]]:
         assert many is not None
         found = many(items)
-        return [told(task, *one) for one, (_, task, _) in zip(found, items, strict=True)]
+        return [told(local, *one) for one, (_, _, local) in zip(found, items, strict=True)]
 
     return replace(method, work=work, work_many=None if many is None else work_many)
 

@@ -152,7 +152,7 @@ def job_of(cell: Cell, data: str | None) -> tuple[Job, torch.Tensor | None]:
     job = prepare(
         network(fed, cell.seed),
         sites,
-        method=method if not cell.attack else attack.lying(method, n - 1, cell.attack),
+        method=attack.lying(method) if cell.attack else method,
         gradients=UNBOUNDED if cell.delays == SPREAD else cell.budget,
         batch_size=None if cell.full else BATCH,
         delays=delays_of(cell, n, int(method.settings.get("local_steps") or 1)),

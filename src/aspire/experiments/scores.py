@@ -70,7 +70,7 @@ class Watch:
         can serve, until shortly before the end, which is met to the report."""
         began, done = time.perf_counter(), self.done
         try:
-            if ahead and self.honest == len(self.job.problem.names) and blocks.fits(simulation):
+            if ahead and blocks.fits(simulation):
                 blocks.run(simulation, self.nearly, last=MANY, every=self.stride, on_step=self.look)
             simulator.run(simulation, lambda s: done(s) or bool(pause(s)), on_step=self.look)
             over = done(simulation)

@@ -27,6 +27,7 @@ from aspire.methods.aspire_state import Rules
 from aspire.methods.aspire_step import revise_planes
 from aspire.methods.worker import PASSES, check_is_due, loss_is_due, probes
 from aspire.problem import Problem
+from aspire.runtimes import simulator
 from aspire.runtimes.blocks_native import Compiled, can_compile
 from aspire.runtimes.blocks_rows import Rows
 from aspire.runtimes.blocks_work import Flight, Plan
@@ -38,7 +39,7 @@ SPAN = 256  # steps whose order is laid out at once
 LOOK = 1024  # steps after which somebody may look at the latest
 REPORTS = 2**15  # about a second of work for a CPU
 APART = 512  # with a larger quorum numpy lets go of the interpreter, so a thread lays out the order
-MOST_PLANES = 64
+MOST_PLANES = 64  # that everybody has room for
 MOST_ROWS = 8192  # a larger quorum would need much scratch memory
 WIDEST = 128  # layers up to here are one tile of a kernel
 
@@ -48,12 +49,11 @@ def fits(simulation: Simulation) -> bool:
     method, sites = simulation.method, simulation.problem.sites
     if method.name != "aspire" or not simulation.problem.batched or simulation.evaluate.exact:
         return False
-    if not (on_card(simulation.problem) or on_host(simulation.problem)):
-        return False
     rules, first = Rules(**method.settings), sites[0]
-    plain = (rules.staleness, rules.local_steps, rules.bounded) == (None, 1, False)
-    small = (rules.max_planes or math.inf) <= MOST_PLANES and rules.quorum <= MOST_ROWS
-    if not (plain and small and type(rules.preset) is Auto and first.batch_size is not None):
+    if not served(rules, simulation.problem):
+        return False
+    plain = (rules.staleness, rules.local_steps) == (None, 1) and rules.quorum <= MOST_ROWS
+    if not (plain and type(rules.preset) is Auto and first.batch_size is not None):
         return False
     if simulation.log.level in ("full", "vectors") or any(
         kind != REPORT for _, kind, _, _ in simulation.heap
@@ -62,6 +62,17 @@ def fits(simulation: Simulation) -> bool:
     m = simulation.master
     idle = len(m.pending) if m.started else int(m.present.sum())  # those whose probe is in wait
     return len(m.f) == len(simulation.heap) + idle
+
+
+def served(rules: Rules, problem: Problem) -> bool:
+    """Whether somebody has all of this: steps.c alone knows of bounds, lies and many planes."""
+    lies = [site.lie for site in problem.sites if site.lie is not None]
+    if sum(lie.about_model for lie in lies) > 1:
+        return False
+    plain = not lies and not rules.bounded and (rules.max_planes or math.inf) <= MOST_PLANES
+    if on_card(problem):
+        return plain
+    return on_host(problem, rowwise=plain)
 
 
 def on_card(problem: Problem) -> bool:
@@ -74,11 +85,16 @@ def on_card(problem: Problem) -> bool:
     return all(max(layer.inputs, layer.outputs) <= WIDEST for layer in stack.layers)
 
 
-def on_host(problem: Problem) -> bool:
-    """Whether every row can be evaluated by itself, in any order, on the CPU."""
+def on_host(problem: Problem, *, rowwise: bool = True) -> bool:
+    """Whether steps.c can, or, `rowwise`, every row can be evaluated by itself, in any order."""
+    if problem.flat.start.device.type != "cpu":
+        return False
+    if can_compile(problem):
+        return True
     first = problem.sites[0]
     stack = first.objective.stack
-    return stack is not None and stack.rowwise(problem.flat.start, first.batch_samples)
+    together = stack is not None and stack.rowwise(problem.flat.start, first.batch_samples)
+    return rowwise and together
 
 
 def run(
@@ -104,13 +120,15 @@ def run(
             if isinstance(info, Noted):
                 on_note(info)
     engine = Engine(simulation, on_note, last=last, every=every)
-    while not done(simulation):
+    while not done(simulation) and not engine.full:
         engine.advance()
         engine.settle()
         if whole():
             engine.leave()
         on_step(simulation)
     engine.leave()
+    if not done(simulation):  # more planes than there is room for
+        simulator.run(simulation, done, on_step=on_step, on_note=on_note)
     return simulation
 
 
@@ -189,8 +207,10 @@ class Engine:
         desk.waiting.clear()
         desk.settle(s.evaluate)
         flight = Flight(torch.empty_like(m.w), m.f.copy(), np.full(self.n, -1.0))
-        for j in range(self.n):
-            report = desk.known.pop(j)[1]
+        for j, site in enumerate(s.problem.sites):
+            state, report = desk.known.pop(j)
+            if site.lie is not None and site.lie.about_model:
+                flight.own = torch.stack([desk.workers.get(j, state), state])
             flight.w[j] = report.vectors["w"]
             flight.loss[j] = report.scalars.get("loss", m.f[j])
             flight.curvature[j] = report.scalars.get("curvature", -1.0)
@@ -208,7 +228,10 @@ class Engine:
         s.started = {j: int(order.number[j]) + 1 for j in range(self.n)}
         checked, told = self._due(np.arange(self.n), order.number)
         rows, held = flight.w.clone(), self.master.w.clone()
-        for j in range(self.n):
+        for j, site in enumerate(s.problem.sites):
+            before, after = held[j], rows[j]
+            if flight.own is not None and site.lie is not None:
+                before, after = flight.own.clone()
             said = {"gradients": 1.0}
             if checked[j]:
                 said |= {"gradients": 2.0, "curvature": float(flight.curvature[j])}
@@ -218,8 +241,16 @@ class Engine:
                 said["samples"] += float(self.loss_samples[j])
             task, w = int(order.task[j]), rows[j]
             s.desk.hands[j] = Task(j, task, "step", {}, {"draws": float(order.number[j] + 1)})
-            s.desk.known[j] = (w, Report(j, task, {"w": w}, said))
-            s.desk.workers[j] = held[j]
+            s.desk.known[j] = (after, Report(j, task, {"w": w}, said))
+            s.desk.workers[j] = before
+
+    @property
+    def full(self) -> bool:
+        """Whether the planes of the steps to the next stop may not find room."""
+        if (self.rules.max_planes or math.inf) <= MOST_PLANES:
+            return False
+        most = min(self.every, self.look) // self.rules.preset.every(self.n) + 1
+        return len(self.master.planes) + most > self.rows.room
 
     def settle(self) -> None:
         """The master as it is now."""
@@ -227,6 +258,8 @@ class Engine:
         m, order = self.master, self.clock
         m.task, m.draws, m.next_id = order.task.copy(), order.number + 1, order.next_id
         self.simulation.time = order.time
+        for j, count in self.rows.put_back().items():
+            self.on_note(Noted(m.t, f"pulled too hard, put back {count} times: worker {j}"))
         self._refuse_infinite(bool(torch.isfinite(m.z).all()))
 
     # ------------------------------------------------------------ steps
@@ -314,7 +347,7 @@ class Engine:
     def _due(self, workers: Integers, numbers: Integers) -> tuple[np.ndarray, np.ndarray]:
         """Of tasks with these numbers: is the step checked, is the loss reported."""
         if numbers.max() >= len(self.checked):
-            known = range(2 * int(numbers.max()))
+            known = range(2 * int(numbers.max()) + 1)
             self.checked = np.array([check_is_due(k) for k in known], dtype=np.int64)
         losses = (numbers + 1) % self.loss_every[workers] == 0
         return self.checked[numbers], losses.astype(np.int64)

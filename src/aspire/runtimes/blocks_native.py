@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from aspire import batches, native
+from aspire.core import pull
 from aspire.core.planes import Planes
 from aspire.core.presets import Auto
 from aspire.core.schedules import EASE_OFF, rises_above
@@ -19,10 +20,12 @@ from aspire.problem import Problem
 from aspire.runtimes import digest
 from aspire.runtimes.blocks_work import Flight, Plan
 from aspire.runtimes.order import Integers
+from aspire.sites import Lie
 from aspire.types import Array
 
 ABSORB, HAND = 1, 2  # halves of a step
 WORTH = 64  # tasks for which helpers are started
+LEAST, WIDEST = 64, 2**24  # planes that there is always room for; numbers of all planes, else
 # numbers of each worker
 SITE = ("f", "told", "curvature", "revealed", "prior", "first", "pi", "rate", "coupling")
 TASK = ("draws", "checked", "reports", "digests")
@@ -48,8 +51,9 @@ class Compiled:
             self.numbers_of[name][:] = value
         self.tasks = {name: np.zeros(n, dtype=np.int64) for name in TASK}
         self.tasks["draws"][:] = draws
-        planes = {name: np.zeros(native.MOST_PLANES) for name in PLANE}
-        self.planes = planes | {"P": np.zeros((native.MOST_PLANES, n)), "height": np.zeros(1)}
+        self.room = min(rules.max_planes or native.MOST_PLANES, max(LEAST, WIDEST // n))
+        planes = {name: np.zeros(self.room) for name in PLANE}
+        self.planes = planes | {"P": np.zeros((self.room, n)), "height": np.zeros(1)}
         self.g, self.state = flight.w.new_zeros(flight.w.shape), np.ones(n, dtype=np.int32)
         self.lam_before = master.planes.lam
         self.planes["height"][:] = master.h
@@ -61,9 +65,13 @@ class Compiled:
         )  # fmt: skip
         for name in ("z", "average"):
             setattr(master, name, getattr(master, name).clone())
+        if rules.bounded:
+            self.numbers_of |= {"rate": master.pulls.rate, "coupling": master.pulls.kappa}
+            self.run.bounds = self._bounds()
         for name, array in (self.numbers_of | self.tasks | self.planes).items():
             setattr(self.run, name, at(array))
         self.run.state = at(self.state)
+        self._believe(problem, flight)
         self._bind()
         self.put_planes()
 
@@ -98,6 +106,39 @@ class Compiled:
             seed, *map(at, arrays),
         )  # fmt: skip
 
+    def _bounds(self) -> native.Bounds:
+        """`core.pull` on the master's own memory."""
+        rules, m, n = self.rules, self.master, len(self.master.f)
+        pulls, p = m.pulls, self.w.shape[1]
+        self.median = self.w.new_zeros(p) if not len(pulls.median) else pulls.median.clone()
+        self.implied, self.backs = self.w.new_zeros(p), np.zeros((3, n), dtype=np.int64)
+        return native.Bounds(
+            rules.pull_bound or 0.0, rules.coordinate_bound or 0.0, pull.FRESH,
+            m.t, len(pulls.rows), pull.MEMORY, pull.REFRESH, int(len(pulls.median) > 0),
+            *map(at, (m.upper, pulls.length, pulls.weight, pulls.seat, pulls.seen)),
+            *(x.data_ptr() for x in (pulls.rows, self.median, self.implied)),
+            *map(at, self.backs),
+        )  # fmt: skip
+
+    def _believe(self, problem: Problem, flight: Flight) -> None:
+        """What the sites make of what they find."""
+        lies, run = [site.lie or Lie() for site in problem.sites], self.run
+        self.factors = np.array([(lie.loss, lie.gradient) for lie in lies]).T.copy()
+        run.loud, run.turn = map(at, self.factors)
+        false = [j for j, lie in enumerate(lies) if lie.about_model]
+        run.liar, self.own = false[0] if false else -1, flight.own
+        if self.own is not None:
+            run.start, run.own = (row.data_ptr() for row in self.own)
+            run.model, self.plus = lies[run.liar].model, lies[run.liar].plus
+            run.plus = None if self.plus is None else self.plus.data_ptr()
+
+    def put_back(self) -> dict[int, int]:
+        """Whom the bound on the pull put back to z since this was asked, and how often."""
+        if not self.rules.bounded:
+            return {}
+        counts, self.backs[2] = self.backs[2].copy(), 0
+        return {int(j): int(counts[j]) for j in np.flatnonzero(counts)}
+
     def _bind(self) -> None:
         """Where the master's tables lie now."""
         m = self.master
@@ -112,7 +153,7 @@ class Compiled:
     def flight(self) -> Flight:
         """With every result that was not known yet."""
         _check(self.functions.finish(ctypes.byref(self.run)))
-        return Flight(self.w, self.numbers_of["told"], self.numbers_of["revealed"])
+        return Flight(self.w, self.numbers_of["told"], self.numbers_of["revealed"], self.own)
 
     def load(self, plan: Plan) -> None:
         self.numbers = np.zeros((len(plan.workers), 4))
@@ -122,6 +163,7 @@ class Compiled:
         names = "plan_workers", "plan_draws", "plan_checks", "plan_losses", "numbers", "found"
         for name, column in zip(names, self.plan, strict=True):
             setattr(self.run, name, at(column))
+        self.run.bounds.t = self.master.t
 
     def tune(self, first: int, numbers: Array) -> None:
         """c1, rho1, c2 and the weight of the newest z in the average, of the steps from `first`."""
@@ -136,6 +178,8 @@ class Compiled:
         m.f, m.curvature = self.numbers_of["f"].copy(), self.numbers_of["curvature"].copy()
         lam, self.lam_before, F = (self.planes[name][:L].copy() for name in PLANE)
         m.planes, m.h = Planes(m.planes.P, lam, F), float(self.planes["height"][0])
+        if self.run.bounds.known:
+            m.pulls.median = self.median
 
     def put_planes(self) -> None:
         A, L = self.master.planes, len(self.master.planes)

@@ -48,6 +48,7 @@ class Flight:
     w: Tensor  # (N, p)
     loss: Array  # the last known one where none is reported
     curvature: Array  # what the check found; -1 where there was none
+    own: Tensor | None = None  # (2, p) of the site that lies about w_j: its w_j before and after
 
 
 class Bench:

@@ -7,14 +7,27 @@
 #include "order.c"
 #include "../rows.c"
 
+#include <float.h>
 #include <pthread.h>
 #include <sched.h>
 
-#define PLANES 64
+#define PLANES 2048
 #define COLUMNS 512 /* of a step's vectors: what it needs of them stays in the cache */
 #define HELPERS 64
+#define PANEL 32 /* as in core/pull.py */
 
 enum { DONE, WAITING, RUNNING };
+
+/* `core.pull`; a bound of 0 is none. */
+typedef struct {
+    double pull, coordinate, fresh;
+    int64_t t, panel, memory, refresh, known; /* t of the plan's first step; is the median known */
+    const double *upper;              /* (N,) u_j */
+    double *length, *weight;          /* (N,) */
+    int64_t *seat, *seen;             /* (N,), (panel,) */
+    REAL *rows, *median, *implied;    /* (panel, p), (p,), (p,) */
+    int64_t *far, *moved, *backs;     /* (N,) of the last report; how often each was put back */
+} Bounds;
 
 typedef struct {
     Problem problem;
@@ -37,18 +50,38 @@ typedef struct {
     int64_t *found;
     /* tasks that wait for somebody, in their order; each is there at least once */
     int64_t *queue, taken, handed, stop;
+    /* liars: what a site's loss and gradient are multiplied with, (N,); whose model is false (-1:
+       nobody's), what it says, and the row that it has, before and after its step */
+    const double *loud, *turn;
+    int64_t liar;
+    double model;
+    const REAL *plus;
+    REAL *start, *own;
+    Bounds bounds;
 } Run;
 
 /* ---------------------------------------------------------------- a worker */
 
+static REAL *state_of(Run *run, int64_t j) { /* w_j as the worker has it, which it may not say */
+    return j == run->liar ? run->own : run->flight + j * run->problem.row;
+}
+
+/* Worker j's gradient at w on its batch n, as it uses it. */
+static void slope(Run *run, int64_t j, int64_t n, const REAL *w, REAL *g, Room *room) {
+    draw(&run->problem, j, n, room->index);
+    gradient(&run->problem, w, room->index, g, room);
+    if (run->turn[j] != 1)
+        for (int64_t i = 0; i < run->problem.row; i++) g[i] *= (REAL)run->turn[j];
+}
+
 /* As `methods.worker.checked_step`: on the batch of the step itself. */
 static void check(Run *run, int64_t j, Room *room) {
     const Problem *b = &run->problem;
-    REAL *w = run->flight + j * b->row, *again = room->again;
-    const REAL *held = run->w + j * b->row, *g = run->g + j * b->row;
+    REAL *w = state_of(run, j), *again = room->again;
+    const REAL *held = j == run->liar ? run->start : run->w + j * b->row;
+    const REAL *g = run->g + j * b->row;
     double length = 0, bend = 0;
-    draw(b, j, run->draws[j], room->index);
-    gradient(b, w, room->index, again, room);
+    slope(run, j, run->draws[j], w, again, room);
     for (int64_t i = 0; i < b->row; i++) {
         double d = (double)(w[i] - held[i]);
         length += d * d;
@@ -63,15 +96,18 @@ static void check(Run *run, int64_t j, Room *room) {
     for (int64_t i = 0; i < b->row; i++) w[i] = held[i] + (w[i] - held[i]) / (REAL)far;
 }
 
-/* The rest of a task, and the gradient of the one after it, which needs nothing else. */
+/* The rest of a task, and the gradient of the one after it, which needs nothing else; under a
+   coordinate bound it waits for what that makes of w_j, which is nearly always something. */
 static void work(Run *run, int64_t j, Room *room) {
     const Problem *b = &run->problem;
-    const REAL *w = run->flight + j * b->row;
+    REAL *w = state_of(run, j), *said = run->flight + j * b->row;
     if (run->checked[j]) check(run, j, room);
-    if (run->reports[j]) run->told[j] = mean_loss(b, w, j, room);
-    draw(b, j, run->draws[j] + 1, room->index);
-    gradient(b, w, room->index, run->g + j * b->row, room);
-    run->digests[j] = digest(b, w, run->told[j], run->revealed[j]);
+    if (run->reports[j]) run->told[j] = run->loud[j] * mean_loss(b, w, j, room);
+    if (!run->bounds.coordinate) slope(run, j, run->draws[j] + 1, w, run->g + j * b->row, room);
+    if (j == run->liar)
+        for (int64_t i = 0; i < b->row; i++)
+            said[i] = (REAL)run->model * w[i] + (run->plus ? run->plus[i] : 0);
+    run->digests[j] = digest(b, said, run->told[j], run->revealed[j]);
     __atomic_store_n(run->state + j, DONE, __ATOMIC_RELEASE);
 }
 
@@ -176,11 +212,95 @@ static void dual(Run *run, double c1, double rho1) {
     *run->height = threshold / rho1;
 }
 
+/* ---------------------------------------------------------------- bounds on the pull */
+
+static REAL clipped(REAL x, REAL most) { return x > most ? most : x < -most ? -most : x; }
+
+/* `pull.implied`: what worker j's report says of its gradient; returns its length. */
+static double implied(Run *run, int64_t j, REAL *g) {
+    int64_t p = run->problem.row;
+    const REAL *after = run->flight + j * p, *before = run->w + j * p, *phi = run->phi + j * p;
+    REAL kappa = (REAL)run->coupling[j], rate = (REAL)run->rate[j];
+    REAL weight = (REAL)run->bounds.weight[j];
+    double square = 0;
+    for (int64_t i = 0; i < p; i++) {
+        REAL pulled = (before[i] - after[i]) / rate + phi[i];
+        g[i] = (pulled - kappa * (before[i] - (REAL)run->z[i])) / weight;
+        square += (double)g[i] * (double)g[i];
+    }
+    return sqrt(square);
+}
+
+/* `pull.learn` for one worker. */
+static void remember(Bounds *b, int64_t j, const REAL *g, int64_t p) {
+    if (b->seat[j] < 0) {
+        int64_t free = 0;
+        while (free < b->panel && b->seen[free]) free++;
+        if (free == b->panel) return;
+        b->seat[j] = free;
+    }
+    int64_t count = ++b->seen[b->seat[j]];
+    REAL share = (REAL)(1.0 / (double)(count < b->memory ? count : b->memory));
+    REAL *row = b->rows + b->seat[j] * p;
+    for (int64_t i = 0; i < p; i++) row[i] += share * (g[i] - row[i]);
+}
+
+/* `pull.refresh`: the lower median over the workers that are known, in every coordinate. */
+static void refresh(Bounds *b, int64_t n, int64_t p) {
+    int64_t at[PANEL], count = 0;
+    for (int64_t k = 0; k < b->panel; k++)
+        if (b->seen[k]) at[count++] = k;
+    if (2 * count < (n < PANEL ? n : PANEL) || count < 3) return;
+    for (int64_t i = 0; i < p; i++) {
+        REAL sorted[PANEL];
+        for (int64_t k = 0; k < count; k++) {
+            REAL x = b->rows[at[k] * p + i];
+            int64_t m = k;
+            x = x < 0 ? -x : x;
+            for (; m && sorted[m - 1] > x; m--) sorted[m] = sorted[m - 1];
+            sorted[m] = x;
+        }
+        b->median[i] = sorted[(count - 1) / 2];
+    }
+    b->known = 1;
+}
+
+/* As `aspire_step.held_back`: the reports of Q become what the bounds leave of them. */
+static void hold_back(Run *run, const int64_t *Q, int64_t t) {
+    Bounds *b = &run->bounds;
+    int64_t p = run->problem.row, S = run->quorum;
+    double most = b->pull ? b->pull * median(b->length, run->n) : INFINITY;
+    for (int64_t k = 0; k < S; k++) {
+        double length = implied(run, Q[k], b->implied);
+        b->far[Q[k]] = length > most;
+        if (b->pull) b->length[Q[k]] += b->fresh * (length - b->length[Q[k]]);
+        if (b->coordinate) remember(b, Q[k], b->implied, p);
+    }
+    if (b->coordinate && (t % b->refresh == 0 || !b->known)) refresh(b, run->n, p);
+    for (int64_t k = 0; k < S; k++) {
+        int64_t j = Q[k], moved = b->far[j];
+        REAL *w = run->flight + j * p, limit = (REAL)(b->coordinate * b->upper[j]);
+        REAL kappa = (REAL)run->kappa;
+        if (b->far[j]) {
+            for (int64_t i = 0; i < p; i++) w[i] = (REAL)run->z[i];
+            b->backs[j]++;
+        } else if (b->coordinate && b->known)
+            for (int64_t i = 0; i < p; i++) {
+                REAL z = (REAL)run->z[i], new = z + clipped(w[i] - z, limit * b->median[i] / kappa);
+                moved |= new != w[i];
+                w[i] = new;
+            }
+        b->moved[j] = moved;
+        if (moved && j == run->liar) memcpy(run->own, w, (size_t)p * sizeof(REAL));
+    }
+}
+
 /* The reports of Q: losses, digests, (14), and curvatures that checks revealed. */
 static void absorb(Run *run, int64_t i, Room *room) {
     int64_t S = run->quorum, n = run->n;
     const int64_t *Q = run->plan_workers + i * S;
     for (int64_t k = 0; k < S; k++) need(run, Q[k], room);
+    if (run->bounds.far) hold_back(run, Q, run->bounds.t + i);
     for (int64_t k = 0; k < S; k++) {
         int64_t j = Q[k];
         double change = run->told[j] - run->f[j];
@@ -202,6 +322,19 @@ static void tune(Run *run, int64_t j, int64_t draws) {
     run->coupling[j] = run->kappa;
     double full = run->stride / (weight * run->curvature[j] + run->kappa);
     run->rate[j] = full / sqrt(1 + (double)draws / run->settle);
+    if (run->bounds.far) {
+        double least = fmax(0.1 * run->bounds.upper[j], DBL_MIN);
+        run->bounds.weight[j] = pi > least ? pi : least;
+    }
+}
+
+/* As `Held.on`, for some columns of worker j's phi. */
+static void bound_phi(const Bounds *b, int64_t j, REAL *phi, int64_t first, int64_t n) {
+    REAL limit = (REAL)(b->coordinate * b->upper[j]);
+    if (b->far[j])
+        memset(phi, 0, (size_t)n * sizeof(REAL));
+    else if (b->coordinate && b->known)
+        for (int64_t i = 0; i < n; i++) phi[i] = clipped(phi[i], limit * b->median[first + i]);
 }
 
 /* (12) and (15) with the reports of Q, then (11) for their next tasks, column by column. */
@@ -231,25 +364,36 @@ static void vectors(Run *run, const int64_t *Q, double c2, double share) {
             change[i] = 0;
         }
         for (int64_t r = 0; r < S; r++) {
-            REAL *restrict w = run->flight + Q[r] * p + first;
+            const REAL *restrict said = run->w + Q[r] * p + first;
             REAL *restrict phi = run->phi + Q[r] * p + first;
+            for (int64_t i = 0; i < n; i++) {
+                REAL new = phi[i] + rho * (zs[i] - said[i] - c * phi[i]);
+                change[i] -= (double)phi[i];
+                phi[i] = new;
+            }
+            if (run->bounds.far) bound_phi(&run->bounds, Q[r], phi, first, n);
+            REAL *restrict w = state_of(run, Q[r]) + first;
             const REAL *restrict g = run->g + Q[r] * p + first;
             REAL weight = (REAL)run->pi[Q[r]], a = (REAL)run->rate[Q[r]];
+            if (Q[r] == run->liar) memcpy(run->start + first, w, (size_t)n * sizeof(REAL));
             for (int64_t i = 0; i < n; i++) {
-                REAL new = phi[i] + rho * (zs[i] - w[i] - c * phi[i]);
-                change[i] += (double)(new - phi[i]);
-                phi[i] = new;
-                w[i] -= a * (weight * g[i] + k * w[i] - (new + k * zs[i]));
+                change[i] += (double)phi[i];
+                w[i] -= a * (weight * g[i] + k * w[i] - (phi[i] + k * zs[i]));
             }
         }
         for (int64_t i = 0; i < n; i++) sum_phi[i] += change[i];
     }
 }
 
-static void hand(Run *run, int64_t i) {
+static void hand(Run *run, int64_t i, Room *room) {
     int64_t S = run->quorum;
     const int64_t *Q = run->plan_workers + i * S;
-    for (int64_t k = 0; k < S; k++) tune(run, Q[k], run->plan_draws[i * S + k]);
+    for (int64_t k = 0; k < S; k++) {
+        int64_t j = Q[k], n = run->plan_draws[i * S + k];
+        tune(run, j, n);
+        if (run->bounds.coordinate || (run->bounds.far && run->bounds.moved[j]))
+            slope(run, j, n, state_of(run, j), run->g + j * run->problem.row, room);
+    }
     vectors(run, Q, run->numbers[4 * i + 2], run->numbers[4 * i + 3]);
     for (int64_t k = 0; k < S; k++) {
         int64_t j = Q[k];
@@ -284,7 +428,7 @@ int advance(Run *run, int64_t first, int64_t last, int64_t halves, int64_t helpe
         count++;
     for (int64_t i = first; i < last; i++) {
         if (halves & ABSORB) absorb(run, i, &room);
-        if (halves & HAND) hand(run, i);
+        if (halves & HAND) hand(run, i, &room);
     }
     __atomic_store_n(&run->stop, 1, __ATOMIC_RELEASE);
     for (int64_t k = 0; k < count; k++) pthread_join(threads[k], 0);
