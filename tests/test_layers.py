@@ -1,7 +1,7 @@
 """The order of the layers, read off the imports.
 
     types <- problem, batches, sets, core <- methods <- runtimes <- train <- experiments <- cli
-    native <- stacks_cpu <- stacks <- objective <- sites <- problem
+    native <- stacks_cpu <- stacks_native <- stacks <- objective <- sites <- problem
     types <- data <- experiments
 
 A module imports from layers to its left, and from its own. Clocks, files, sockets, logging and
@@ -23,7 +23,8 @@ MAY_IMPORT["types"] = set()
 MAY_IMPORT["batches"] = {"types"}
 MAY_IMPORT["native"] = set()
 MAY_IMPORT["stacks_cpu"] = {"types", "native"}
-MAY_IMPORT["stacks"] = {"types", "native", "stacks_cpu"}
+MAY_IMPORT["stacks_native"] = {"types", "native", "stacks_cpu"}
+MAY_IMPORT["stacks"] = {"types", "native", "stacks_cpu", "stacks_native"}
 MAY_IMPORT["objective"] = {"types", "stacks"}
 MAY_IMPORT["sites"] = {"types", "batches", "objective", "stacks"}
 MAY_IMPORT["problem"] = {"types", "batches", "objective", "sites"}
@@ -41,8 +42,8 @@ MAY_IMPORT["cli"] = MAY_IMPORT["experiments"] | {"experiments", "clusters", "fed
 MAY_IMPORT["__main__"] = {"cli"}
 MAY_IMPORT["__init__"] = set(MAY_IMPORT)  # the front door shows what it likes
 
-PURE = {"types", "batches", "stacks", "stacks_cpu", "objective", "sites", "problem", "sets", "core"}
-PURE |= {"methods"}
+PURE = {"types", "batches", "stacks", "stacks_cpu", "stacks_native", "objective", "sites"}
+PURE |= {"problem", "sets", "core", "methods"}
 MAY_PRINT = {"cli", "__main__"}
 OUTSIDE_WORLD = {
     *("time", "datetime", "logging", "random", "secrets", "uuid"),

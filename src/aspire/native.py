@@ -1,4 +1,4 @@
-"""`steps.c`, compiled for this machine where it has a compiler, and called without Python's lock.
+"""`native.c`, compiled for this machine where it has a compiler, and called without Python's lock.
 
 The library is kept in the user's cache, by what it was made of: source, compiler, processor. Where
 it cannot be made, `library` gives None and everything works without it, only slower.
@@ -24,7 +24,8 @@ from typing import Any
 import torch
 
 logger = logging.getLogger("aspire")
-SOURCES = [Path(__file__).parent / x for x in ("runtimes/steps.c", "rows.c", "runtimes/order.c")]
+NAMES = "native.c", "rows.c", "runtimes/steps.c", "runtimes/order.c"  # the first has the others
+SOURCES = [Path(__file__).parent / name for name in NAMES]
 FLAGS = ("-O3", "-std=gnu11", "-shared", "-fPIC")
 NATIVE = ("-march=native",), ("-mcpu=native",), ()  # the first that the compiler takes
 KINDS = {torch.float32: ("-DREAL=float", "-DSINGLE"), torch.float64: ("-DREAL=double",)}
@@ -124,11 +125,15 @@ def library(dtype: torch.dtype) -> Any:
         except (OSError, RuntimeError, ValueError, subprocess.SubprocessError) as error:
             why = str(error)
     if found is None:
-        logger.info("steps.c was not compiled, so the slower way is taken: %s", why)
+        logger.info("native.c was not compiled, so the slower way is taken: %s", why)
         return None
     found.advance.argtypes = (_array, *[_number] * 4)
     found.finish.argtypes = (_array,)
     found.lay_out.argtypes, found.lay_out.restype = (_array, _number, _number), _number
+    found.room_bytes.argtypes, found.room_bytes.restype = (_array,), _number
+    found.gradients.argtypes = (_array, _array, _number, _array, _array, _array)
+    found.judged.argtypes = (_array, _array, _array, _number, _array)
+    found.judged.restype = ctypes.c_double
     return found
 
 

@@ -101,10 +101,10 @@ static void product(int64_t M, int64_t N, int64_t K, const REAL *A, int64_t am, 
     }
 }
 
-static void positive(REAL *h, int64_t count) { /* h <- max(h, 0) */
+static void positive(REAL *h, int64_t count) { /* h <- max(h, 0); what is no number stays so */
     for (int64_t i = 0; i < count; i += LANES) {
         vec x = *(vec *)(h + i);
-        *(mask *)(h + i) = (mask)(x > 0) & (mask)x;
+        *(mask *)(h + i) = ~(mask)(x < 0) & (mask)x;
     }
 }
 
@@ -165,20 +165,22 @@ typedef struct {
     int64_t *index;
 } Room;
 
-static int make_room(const Problem *b, Room *room) {
-    int64_t size = 0, at = 0, most = 0, samples = b->batch > BLOCK ? b->batch : BLOCK;
+static int64_t room_size(const Problem *b) { /* REALs */
+    int64_t size = 0, most = 0, samples = b->batch > BLOCK ? b->batch : BLOCK;
     for (int l = 0; l < b->layers; l++) {
         int64_t in = padded(b->inputs[l]), out = padded(b->outputs[l]);
         size += b->inputs[l] * out + b->outputs[l] * in + out;
         most = b->outputs[l] * in > most ? b->outputs[l] * in : most;
         size += 2 * samples * out;
     }
-    size = padded(size + 2 * samples * padded(b->inputs[0]) + most + b->row);
-    room->memory = aligned_alloc(64, (size_t)size * sizeof(REAL));
-    room->index = malloc((size_t)b->batch * sizeof(int64_t));
-    if (!room->memory || !room->index) return 0;
-    memset(room->memory, 0, (size_t)size * sizeof(REAL));
-#define TAKE(place, count) (place) = room->memory + at, at += (count)
+    return padded(size + 2 * samples * padded(b->inputs[0]) + most + b->row);
+}
+
+/* A room in memory that was zero when it became one: the padding of features stays zero. */
+static void lay_room(const Problem *b, Room *room, REAL *memory, int64_t *index) {
+    int64_t at = 0, most = 0, samples = b->batch > BLOCK ? b->batch : BLOCK;
+    room->memory = memory, room->index = index;
+#define TAKE(place, count) (place) = memory + at, at += (count)
     TAKE(room->h[0], samples * padded(b->inputs[0]));
     TAKE(room->s[0], samples * padded(b->inputs[0]));
     for (int l = 0; l < b->layers; l++) {
@@ -188,9 +190,20 @@ static int make_room(const Problem *b, Room *room) {
         TAKE(room->bias[l], out);
         TAKE(room->h[l + 1], samples * out);
         TAKE(room->s[l + 1], samples * out);
+        most = b->outputs[l] * in > most ? b->outputs[l] * in : most;
     }
     TAKE(room->dw, most);
     TAKE(room->again, b->row);
+}
+
+static int make_room(const Problem *b, Room *room) {
+    size_t size = (size_t)room_size(b) * sizeof(REAL);
+    REAL *memory = aligned_alloc(64, size);
+    int64_t *index = malloc((size_t)b->batch * sizeof(int64_t));
+    room->memory = memory, room->index = index;
+    if (!memory || !index) return 0;
+    memset(memory, 0, size);
+    lay_room(b, room, memory, index);
     return 1;
 }
 
@@ -247,7 +260,7 @@ static void gradient(const Problem *b, const REAL *w, const int64_t *index, REAL
         REAL *s = room->s[l + 1], *h = room->h[l];
         if (b->relu[l])
             for (int64_t k = 0; k < B * op; k += LANES)
-                *(mask *)(s + k) &= (mask)(*(vec *)(room->h[l + 1] + k) > 0);
+                *(mask *)(s + k) &= ~(mask)(*(vec *)(room->h[l + 1] + k) <= 0);
         if (b->bias[l]) {
             end -= o;
             for (int64_t v = 0; v < op; v += LANES) {
@@ -289,12 +302,19 @@ static void log_sums(const REAL *h, int64_t classes, REAL *turned, REAL *most, R
     }
 }
 
-/* Mean cross-entropy of one row over a site, plus decay/2 |w|^2. */
-static double mean_loss(const Problem *b, const REAL *w, int64_t j, Room *room) {
-    int64_t n = b->judged_count[j], in = b->inputs[0], L = b->layers;
+static int64_t highest(const REAL *h, int64_t count) { /* the first of them; else what is no number */
+    int64_t at = 0;
+    for (int64_t i = 1; i < count; i++)
+        if (h[i] > h[at] || (h[i] != h[i] && h[at] == h[at])) at = i;
+    return at;
+}
+
+/* Mean cross-entropy of one row over n samples, plus decay/2 |w|^2, and unless `right` is null how
+   many of them it gets right; no number where a target is no class. */
+static double judge(const Problem *b, const REAL *w, const REAL *x, const int64_t *y, int64_t n,
+                    int64_t *right, Room *room) {
+    int64_t in = b->inputs[0], L = b->layers;
     int64_t classes = b->outputs[L - 1], tall = padded(classes);
-    const REAL *x = b->judged[j];
-    const int64_t *y = b->judged_targets[j];
     double total = 0, power = 1;
     REAL most[BLOCK], sums[BLOCK];
     unfold(b, w, room, 0);
@@ -303,9 +323,12 @@ static double mean_loss(const Problem *b, const REAL *w, int64_t j, Room *room) 
         forward(b, room, count, x + first * in, in);
         log_sums(room->h[L], classes, room->s[L], most, sums);
         for (int64_t k = 0; k < count; k++) {
+            const REAL *h = room->h[L] + k * tall;
+            int64_t c = y[first + k];
             power *= (double)sums[k]; /* between 1 and the classes: one log for many */
-            total += (double)most[k] - (double)room->h[L][k * tall + y[first + k]];
+            total += (double)most[k] - (c >= 0 && c < classes ? (double)h[c] : NAN);
             if (power > 1e100) total += log(power), power = 1;
+            if (right) *right += highest(h, classes) == c;
         }
     }
     total = (total + log(power)) / (double)n;
@@ -313,6 +336,10 @@ static double mean_loss(const Problem *b, const REAL *w, int64_t j, Room *room) 
     if (b->decay)
         for (int64_t k = 0; k < b->row; k++) square += (double)w[k] * (double)w[k];
     return total + 0.5 * b->decay * square;
+}
+
+static double mean_loss(const Problem *b, const REAL *w, int64_t j, Room *room) {
+    return judge(b, w, b->judged[j], b->judged_targets[j], b->judged_count[j], 0, room);
 }
 
 /* As `digest.rows`: the vector, the loss and the curvature. */
@@ -337,14 +364,20 @@ static uint32_t mix(uint32_t x) {
     return x ^ (x >> 16);
 }
 
-/* Batch n of worker j, as `batches.rows`. */
-static void draw(const Problem *b, int64_t j, int64_t n, int64_t *index) {
-    const uint32_t weyl = 0x9E3779B9u, early = (uint32_t)b->seed;
+/* `count` indices of batch n of worker j from number `from` on, as `batches.rows`. */
+static void draw_some(uint64_t seed, int64_t j, int64_t n, int64_t size, int64_t start,
+                      int64_t from, int64_t count, int64_t *index) {
+    const uint32_t weyl = 0x9E3779B9u, early = (uint32_t)seed;
     uint32_t words[4] = {(uint32_t)j, (uint32_t)n, (uint32_t)(n >> 32), 0}, state = early;
     for (int i = 0; i < 4; i++) state = mix((state + weyl) ^ mix(words[i]));
     uint32_t first = mix(state + early), second = mix(state ^ 0xB7E15162u);
-    uint64_t size = (uint64_t)b->sizes[j];
-    for (int64_t c = 0; c < b->batch; c++)
-        index[c] = (int64_t)((mix(mix((uint32_t)c * weyl + first) ^ second) * size) >> 32);
-    for (int64_t c = 0; c < b->batch; c++) index[c] += b->starts[j];
+    for (int64_t c = 0; c < count; c++) {
+        uint32_t hash = mix(mix((uint32_t)(from + c) * weyl + first) ^ second);
+        index[c] = (int64_t)((hash * (uint64_t)size) >> 32);
+    }
+    for (int64_t c = 0; c < count; c++) index[c] += start;
+}
+
+static void draw(const Problem *b, int64_t j, int64_t n, int64_t *index) {
+    draw_some(b->seed, j, n, b->sizes[j], b->starts[j], 0, b->batch, index);
 }

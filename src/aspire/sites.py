@@ -272,14 +272,23 @@ def stacked(rows: Sequence[Tensor]) -> Tensor:
 
 
 def _pooled_gradients(sites: Sequence[Site], w: Tensor, draws: Sequence[int]) -> Tensor:
-    first = sites[0]
-    assert first.objective.stack is not None
-    assert first.pool is not None
+    first, pool, stack = sites[0], sites[0].pool, sites[0].objective.stack
+    assert stack is not None
+    assert pool is not None
+    decay = first.objective.weight_decay
+    if stack.compiled(w):
+        asked = [(s.number, n, s.train.size, s.start) for s, n in zip(sites, draws, strict=True)]
+        seed = batches._seed_state(first.seed, batches.BATCH)
+        with stack.caller(w.dtype) as caller:
+            return caller.gradients(
+                w, pool.inputs, pool.targets, decay,
+                batch=first.batch_samples, seed=seed, asked=asked,
+            )  # fmt: skip
     index = batches.rows(
         first.seed, [s.number for s in sites], draws, [s.train.size for s in sites],
         [s.start for s in sites], count=first.batch_samples, device=first.train.device,
     )  # fmt: skip
-    return first.objective.stack.gradients(w, *first.pool.take(index), first.objective.weight_decay)
+    return stack.gradients(w, *pool.take(index), decay)
 
 
 @torch.no_grad()

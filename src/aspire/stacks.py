@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss
 
-from aspire import stacks_cpu
+from aspire import stacks_cpu, stacks_native
 
 NARROW = 16  # a product with fewer columns is faster when its transpose is formed
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -84,6 +84,9 @@ class Stack:
 
     def gradients(self, w: Tensor, inputs: Tensor, targets: Tensor, decay: float) -> Tensor:
         """Gradient of every row's loss: (R, p)."""
+        if self.compiled(w):
+            with self.caller(w.dtype) as caller:
+                return caller.gradients(w, inputs, targets, decay, batch=inputs.shape[1])
         if self.rowwise(w, inputs.shape[1]):
             rows, batch = inputs.shape[:2]
             with self.room(rows, batch, w.dtype) as room:
@@ -98,8 +101,23 @@ class Stack:
 
     # ------------------------------------------------------------ on the CPU
 
+    def compiled(self, w: Tensor) -> bool:
+        """Whether gradients and losses of rows like w are those of `stacks_native`."""
+        return self.classes and stacks_native.serves(self.layers, w)
+
+    @contextmanager
+    def caller(self, dtype: torch.dtype) -> Iterator[stacks_native.Caller]:
+        """One that nobody else calls with."""
+        caller = self._free.take(dtype) or stacks_native.Caller(self.layers, dtype)
+        try:
+            yield caller
+        finally:
+            self._free.give(dtype, caller)
+
     def rowwise(self, w: Tensor, batch: int) -> bool:
-        """Whether a row's gradient does not depend on the rows beside it: see `stacks_cpu`."""
+        """Whether a row's gradient does not depend on the rows beside it."""
+        if self.compiled(w):
+            return True
         kind = w.device.type == "cpu" and w.dtype in (torch.float32, torch.float64)
         return kind and stacks_cpu.largest(self.layers) * batch <= stacks_cpu.PRODUCT
 
@@ -119,7 +137,9 @@ class Stack:
         return stacks_cpu.Free()
 
     def judges(self, w: Tensor) -> bool:
-        """Whether `judge` can: class scores, on the CPU, layers that are small."""
+        """Whether `judge` can: class scores, on the CPU, compiled or layers that are small."""
+        if self.compiled(w):
+            return True
         small = stacks_cpu.largest(self.layers) * NARROW <= stacks_cpu.PRODUCT
         return self.classes and small and self.rowwise(w, 1)
 
@@ -127,6 +147,9 @@ class Stack:
         self, w: Tensor, inputs: Tensor, targets: Tensor, decay: float, *, count: bool = False
     ) -> tuple[float, int]:
         """Mean loss of one row w (p,) over all samples (n, ...), and how many it gets right."""
+        if self.compiled(w):
+            with self.caller(w.dtype) as caller:
+                return caller.judge(w, inputs, targets, decay, count=count)
         x, y = inputs.flatten(1).numpy(), targets.numpy()
         total, right = 0.0, 0
         for at, C, c in stacks_cpu.pieces(self.layers, len(y)):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from contextlib import contextmanager
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -9,12 +12,26 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn.functional import cross_entropy, mse_loss
 
+from aspire import native
 from aspire.objective import Flat, Objective
 from aspire.problem import build
+from aspire.sites import gradients
 from aspire.stacks import recognise
 from tests.helpers import blobs, linear
 
+EITHER = pytest.mark.parametrize("compiled", [True, False])
 LOSSES = {"cross_entropy": cross_entropy, "mse": mse_loss}
+
+
+@contextmanager
+def compiled_or_not(compiled, dtype=torch.float32):
+    """With the library, or as on a machine that has no compiler."""
+    with pytest.MonkeyPatch.context() as patch:
+        if not compiled:
+            patch.setattr(native, "library", lambda dtype: None)
+        elif native.library(dtype) is None:
+            pytest.skip("native.c was not compiled: there is no compiler")
+        yield
 
 
 def stack(widths, biases, last_relu, nested, flatten):
@@ -34,7 +51,7 @@ def cases(draw):
     biases = draw(st.lists(st.booleans(), min_size=depth, max_size=depth))
     flags = [draw(st.booleans()) for _ in range(3)]
     loss = draw(st.sampled_from(sorted(LOSSES)))
-    rows, batch = draw(st.integers(1, 5)), draw(st.integers(1, 9))
+    rows, batch = draw(st.integers(1, 5)), draw(st.integers(1, 9) | st.sampled_from([128, 300]))
     decay = draw(st.sampled_from([0.0, 0.1]))
     return widths, biases, flags, loss, rows, batch, decay, draw(st.integers(0, 999))
 
@@ -61,20 +78,24 @@ def both(case, dtype):
     return zip(hand, auto, strict=True)
 
 
+@EITHER
 @given(cases())
 @settings(max_examples=60, deadline=None)
-def test_float64_equals_autograd_to_1e_12(case):
-    for hand, auto in both(case, torch.float64):
-        scale = 1.0 + float(auto.abs().max())
-        assert float((hand - auto).abs().max()) <= 1e-12 * scale
+def test_float64_equals_autograd_to_1e_12(compiled, case):
+    with compiled_or_not(compiled, torch.float64):
+        for hand, auto in both(case, torch.float64):
+            scale = 1.0 + float(auto.abs().max())
+            assert float((hand - auto).abs().max()) <= 1e-12 * scale
 
 
+@EITHER
 @given(cases())
 @settings(max_examples=30, deadline=None)
-def test_float32_equals_autograd_to_rounding(case):
-    for hand, auto in both(case, torch.float32):
-        scale = 1.0 + float(auto.abs().max())
-        assert float((hand - auto).abs().max()) <= 2e-5 * scale
+def test_float32_equals_autograd_to_rounding(compiled, case):
+    with compiled_or_not(compiled):
+        for hand, auto in both(case, torch.float32):
+            scale = 1.0 + float(auto.abs().max())
+            assert float((hand - auto).abs().max()) <= 2e-5 * scale
 
 
 def shared():
@@ -128,17 +149,57 @@ def test_other_losses_and_shapes_are_left_to_autograd():
     assert not found.takes([x], y, torch.float32)
 
 
+@EITHER
 @pytest.mark.parametrize("decay", [0.0, 0.1])
-def test_scores_are_the_loss_and_the_accuracy(decay):
+def test_scores_are_the_loss_and_the_accuracy(decay, compiled):
     sites = [site["train"] for site in blobs(3).values()]
-    for site in build(linear(), sites, weight_decay=decay).sites:
-        w = site.objective.flat.start + 0.5
-        assert site.scores(w) == (site.full_loss(w), site.accuracy(w))
+    with compiled_or_not(compiled):
+        for site in build(linear(), sites, weight_decay=decay).sites:
+            w = site.objective.flat.start + 0.5
+            assert site.scores(w) == (site.full_loss(w), site.accuracy(w))
+            value = site.objective.value(w, *site.train.pair, training=False)
+            assert site.full_loss(w) == pytest.approx(float(value), rel=1e-5)
 
 
+@EITHER
+def test_what_is_no_number_stays_so(compiled):
+    objective = Objective(Flat(stack((4, 8, 3), (True, True), False, False, False)), cross_entropy)
+    x, y = torch.randn(5, 4), torch.arange(5) % 3
+    with compiled_or_not(compiled):
+        for broken in (float("nan"), float("inf")):
+            w = objective.flat.start.clone()
+            w[0] = broken
+            assert not objective.gradient(w, x, y, plain=True).isfinite().all()
+            assert not math.isfinite(objective.stack.judge(w, x, y, 0.0)[0])
+
+
+def test_a_target_that_is_no_class_is_not_looked_up():
+    objective = Objective(Flat(nn.Linear(4, 3)), cross_entropy)
+    x, y = torch.randn(2, 4), torch.tensor([1, 3])
+    with compiled_or_not(True), pytest.raises(IndexError):
+        objective.gradient(objective.flat.start, x, y, plain=True)
+
+
+def test_many_rows_draw_the_batches_of_each_site():
+    sites = [site["train"] for site in blobs(5).values()]
+    made = build(linear(), sites, batch_size=200).sites
+    w = made[0].objective.flat.start + torch.randn(5, len(made[0].objective.flat.start))
+    draws = [3, 0, 2**33, 7, 1]
+    with compiled_or_not(True):
+        together = gradients(made, w, draws)
+        alone = [site.gradient(row, n) for site, row, n in zip(made, w, draws, strict=True)]
+    assert torch.equal(together, torch.stack(alone))
+
+
+@EITHER
 @given(cases())
 @settings(max_examples=40, deadline=None)
-def test_a_row_is_the_same_to_the_bit_beside_any_others(case):
+def test_a_row_is_the_same_to_the_bit_beside_any_others(compiled, case):
+    with compiled_or_not(compiled):
+        rows_alone_and_together(case)
+
+
+def rows_alone_and_together(case):
     widths, biases, (last_relu, nested, flatten), loss, rows, batch, decay, seed = case
     torch.manual_seed(seed)
     objective = Objective(Flat(stack(widths, biases, last_relu, nested, flatten)), LOSSES[loss])
@@ -153,7 +214,10 @@ def test_a_row_is_the_same_to_the_bit_beside_any_others(case):
         assert torch.equal(together[one], objective.stack.gradients(w[one], x[one], y[one], decay))
 
 
-def test_wide_layers_are_left_to_torchs_batched_products():
+def test_without_a_compiler_wide_layers_are_left_to_torchs_batched_products():
     wide = Objective(Flat(nn.Linear(2048, 3)), cross_entropy)
-    assert wide.stack.rowwise(wide.flat.start, 16)
-    assert not wide.stack.rowwise(wide.flat.start, 64)
+    with compiled_or_not(False):
+        assert wide.stack.rowwise(wide.flat.start, 16)
+        assert not wide.stack.rowwise(wide.flat.start, 64)
+    with compiled_or_not(True):
+        assert wide.stack.rowwise(wide.flat.start, 64)

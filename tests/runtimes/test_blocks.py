@@ -122,7 +122,7 @@ def way(request, monkeypatch):
     if request.param == "interpreted":
         monkeypatch.setattr(native, "library", lambda dtype: None)
     elif native.library(torch.float64) is None:
-        pytest.skip("steps.c was not compiled: there is no compiler")
+        pytest.skip("native.c was not compiled: there is no compiler")
 
 
 def assert_same(a, b, tolerance):

@@ -42,7 +42,7 @@ def problem(widths, bias, relu, batch, dtype, decay=0.01):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_gradients_losses_and_digests_are_the_stacks(shape, dtype):
     if native.library(dtype) is None:
-        pytest.skip("steps.c was not compiled: there is no compiler")
+        pytest.skip("native.c was not compiled: there is no compiler")
     made = problem(**shape, dtype=dtype)
     method = aspire()
     master = simulator.begin(method, made, delays=LogNormal()).master
@@ -73,7 +73,7 @@ def test_without_a_compiler_there_is_no_library(monkeypatch, tmp_path):
 def test_a_library_is_made_once_and_a_bad_cache_does_not_matter(monkeypatch, tmp_path):
     ask = native.library.__wrapped__
     if native.library(torch.float64) is None:
-        pytest.skip("steps.c was not compiled: there is no compiler")
+        pytest.skip("native.c was not compiled: there is no compiler")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert ask(torch.float64) is not None
     (made,) = (tmp_path / "aspire").iterdir()

@@ -1,0 +1,74 @@
+"""Stacks on the CPU, compiled: `rows.c` on tensors, where this machine has a compiler.
+
+Every row is worked on by itself, so its numbers are the same to the bit beside any other rows, in
+any order and on any number of threads. A batch of many samples is worked on in pieces.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from aspire import native
+from aspire.stacks_cpu import Layers, places
+
+Asked = Sequence[tuple[int, int, int, int]]  # worker, batch, samples of the worker, the first
+
+
+def serves(layers: Layers, w: Tensor) -> bool:
+    """Whether there is a compiled function for rows like w."""
+    fits = w.device.type == "cpu" and len(layers) <= native.MOST_LAYERS
+    return fits and native.library(w.dtype) is not None
+
+
+class Caller:
+    """Memory for one call at a time."""
+
+    def __init__(self, layers: Layers, dtype: torch.dtype) -> None:
+        self.functions = native.library(dtype)
+        several = native.MOST_LAYERS * ctypes.c_int64
+        columns = [
+            several(*(int(getattr(layer, name)) for layer in layers))
+            for name in ("inputs", "outputs", "bias", "relu")
+        ]
+        self.problem = native.Problem(len(layers), 1, places(layers)[-1][1].stop, *columns)
+        self.place = ctypes.addressof(self.problem)
+        self.memory = np.zeros(self.functions.room_bytes(self.place), np.uint8)
+        self.room = native.at(self.memory)
+        self.right = ctypes.c_int64()
+
+    def _see(self, inputs: Tensor, targets: Tensor, decay: float) -> None:
+        self.problem.samples, self.problem.targets = inputs.data_ptr(), targets.data_ptr()
+        self.problem.decay = decay
+
+    def gradients(
+        self, w: Tensor, inputs: Tensor, targets: Tensor, decay: float, *,
+        batch: int, seed: int = 0, asked: Asked | None = None,
+    ) -> Tensor:  # fmt: skip
+        """Of every row, on the batches `asked` for, or on `batch` samples after the other."""
+        w, inputs, targets = w.contiguous(), inputs.contiguous(), targets.contiguous()
+        self._see(inputs, targets, decay)
+        self.problem.batch, self.problem.seed = batch, seed
+        found, drawn = torch.empty_like(w), None if asked is None else np.array(asked, np.int64)
+        fine = self.functions.gradients(
+            self.place, self.room, len(w),
+            None if drawn is None else native.at(drawn), w.data_ptr(), found.data_ptr(),
+        )  # fmt: skip
+        if not fine:
+            raise IndexError("a target is no class of the model")
+        return found
+
+    def judge(
+        self, w: Tensor, inputs: Tensor, targets: Tensor, decay: float, *, count: bool
+    ) -> tuple[float, int]:
+        """As `Stack.judge`."""
+        w, inputs, targets = w.contiguous(), inputs.contiguous(), targets.contiguous()
+        self._see(inputs, targets, decay)
+        self.right.value = 0
+        right = ctypes.addressof(self.right) if count else None
+        loss = self.functions.judged(self.place, self.room, w.data_ptr(), len(targets), right)
+        return loss, self.right.value
