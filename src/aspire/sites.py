@@ -98,11 +98,11 @@ class Site:
     start: int = 0  # where this site's begin in it
     lie: Lie | None = None
 
-    @property
+    @cached_property
     def batch_samples(self) -> int:
         return self.train.size if self.batch_size is None else self.batch_size
 
-    @property
+    @cached_property
     def loss_samples(self) -> int:
         return self.train.size if self.sample is None else len(self.sample)
 
@@ -188,6 +188,11 @@ class Site:
     def accuracy(self, w: Tensor) -> float | None:
         """Share of samples whose largest output is the target; None where that means nothing."""
         part, right = self.test or self.train, 0
+        judge = self._judge(w, part)
+        if judge is not None and part.pair is not None:
+            if judge.layers[-1].outputs < 2:
+                return None
+            return judge.judge(w, *part.pair, 0.0, count=True)[1] / part.size
         with self._seeded(0):
             for inputs, targets in part.chunks():
                 output = self.objective.output(w, inputs, targets)
@@ -318,7 +323,9 @@ def _together(locals_: Sequence[Local]) -> list[int]:
     return [
         r
         for r, site in sites
-        if site.batch_size is not None and site.objective is sites[0][1].objective
+        if site.pool is not None
+        and site.batch_size is not None
+        and site.objective is sites[0][1].objective
     ]
 
 

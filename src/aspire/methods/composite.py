@@ -17,7 +17,7 @@ from torch import Tensor
 
 from aspire import sites
 from aspire.methods import arguments, state
-from aspire.methods.descent import cost, drawn, points
+from aspire.methods.descent import cost, drawn
 from aspire.methods.state import Ask, Indices, Kind, Mask, State
 from aspire.methods.worker import loss_is_due
 from aspire.types import Array, Local, Report, Task
@@ -37,12 +37,11 @@ def rows(tasks: Sequence[Task], locals_: Sequence[Local]) -> list[Report]:
     The losses there, when they are due.
     """
     names = {"": "w"} if tasks[0].kind == "checkpoint" else {"": "w", "_before": "before"}
-    w = torch.cat([points(tasks, name) for name in names.values()])
-    found = sites.gradients([*locals_] * len(names), w, drawn(tasks) * len(names))
-    found = found.unflatten(0, (len(names), len(tasks)))
+    w = torch.stack([task.vectors[name] for name in names.values() for task in tasks])
+    found = sites.gradients([*locals_] * len(names), w, drawn(tasks) * len(names)).unbind(0)
     made = []
     for r, (task, local) in enumerate(zip(tasks, locals_, strict=True)):
-        vectors = {f"g{when}": found[i, r] for i, when in enumerate(names)}
+        vectors = {f"g{when}": found[i * len(tasks) + r] for i, when in enumerate(names)}
         losses = {}
         if loss_is_due(local, int(task.scalars["draws"]), 1):
             losses = {f"loss{when}": local.loss(task.vectors[v]) for when, v in names.items()}
@@ -96,11 +95,11 @@ def step(master: Master, reports: list[Report], a: float) -> None:
     they estimate, so u stays above half of what the last known losses say, and T V/u, a mean of
     gradients, is no longer than the longest of them.
     """
-    T = master.constants["temperature"]
-    shift(master, reports, T)
+    T, pull = master.constants["temperature"], state.restricted(master.prior, master.present)
+    carrying = pull.nonzero()[0]
+    shift(master, reports, T, carrying)
     u, V = estimate(master, reports, T, 1.0 - a)
-    pull = state.restricted(master.prior, master.present)
-    pull[pull > 0] *= np.exp((master.f[pull > 0] - master.c) / T)
+    pull[carrying] *= np.exp((master.f[carrying] - master.c) / T)
     known = float(pull.sum())
     master.weights = pull / known
     master.u, master.before = max(u, 0.5 * known), master.w
@@ -118,14 +117,13 @@ def shortened(master: Master, reports: list[Report], V: Tensor, T: float) -> Ten
     return V if length <= most else V * (most / length)
 
 
-def shift(master: Master, reports: list[Report], T: float) -> None:
+def shift(master: Master, reports: list[Report], T: float, carrying: Indices) -> None:
     """c <- the largest known loss that carries weight; u and V times exp((c_old - c_new)/T)."""
-    carrying = state.restricted(master.prior, master.present) > 0
     known = [float(master.f[carrying].max())]
     known += [r.scalars["loss_before"] for r in reports if "loss_before" in r.scalars]
     started = len(master.V) > 0
     c = max(*known, master.c - SLACK * T) if started else max(known)
-    if started:
+    if started and c != master.c:
         factor = math.exp((master.c - c) / T)
         master.u, master.V = master.u * factor, master.V * factor
     master.c = c
@@ -137,22 +135,21 @@ def estimate(master: Master, reports: list[Report], T: float, keep: float) -> tu
     V is formed in one product, V <- keep V + sum_i k_i grad f_i(w)/T - keep k'_i grad f_i(w')/T
     with k_i = s_i exp((f_i - c)/T) and w' the w before.
     """
-    k = kernels(master, reports, T, "")
-    u, rows = float(k.sum()), [r.vectors["g"] for r in reports]
+    k = kernels(master, reports, T, ("", "_before") if keep else ("",))
+    u, rows = float(k[0].sum()), [r.vectors["g"] for r in reports]
     if keep:
-        before = keep * kernels(master, reports, T, "_before")
-        u += keep * master.u - float(before.sum())
+        k[1] *= -keep
+        u += keep * master.u + float(k[1].sum())
         rows += [r.vectors["g_before"] for r in reports]
-        k = np.concatenate([k, -before])
     slopes = torch.stack(rows).double()
-    V = torch.from_numpy(k / T).to(slopes.device) @ slopes
+    V = torch.from_numpy(k.ravel() / T).to(slopes.device) @ slopes
     return u, V.add_(master.V, alpha=keep) if keep else V
 
 
-def kernels(master: Master, reports: list[Report], T: float, when: str) -> Array:
-    """s_i exp((f_i - c)/T); where no loss was due, the last known one stands for both points."""
-    at = [r.worker for r in reports]
-    f = np.array([r.scalars.get(f"loss{when}", master.f[r.worker]) for r in reports])
-    share = master.counts[at] / master.counts[at].sum()
-    k: Array = share * np.exp((f - master.c) / T)
+def kernels(master: Master, reports: list[Report], T: float, points: tuple[str, ...]) -> Array:
+    """s_i exp((f_i - c)/T), a row for each point; where no loss was due, the last known one stands
+    for both points."""
+    f = np.array([[r.scalars.get(f"loss{p}", master.f[r.worker]) for r in reports] for p in points])
+    counts = master.counts[[r.worker for r in reports]]
+    k: Array = counts / counts.sum() * np.exp((f - master.c) / T)
     return k

@@ -76,8 +76,8 @@ def balanced(y: Array, low: Array, high: Array, shrink: Array) -> Array:
 
     def d(nu: float) -> Array:
         x = y - nu
-        small = np.sign(x) * np.maximum(np.abs(x) - shrink, 0.0)
-        clipped: Array = np.clip(small, low, high)
+        small = x - np.minimum(np.maximum(x, -shrink), shrink)
+        clipped: Array = np.minimum(np.maximum(small, low), high)
         return clipped
 
     knots = np.unique(np.concatenate([
@@ -90,6 +90,7 @@ def balanced(y: Array, low: Array, high: Array, shrink: Array) -> Array:
             left = middle
         else:
             right = middle
-    a, b = float(d(knots[left]).sum()), float(d(knots[right]).sum())
+    before, after = d(knots[left]), d(knots[right])
+    a, b = float(before.sum()), float(after.sum())
     share = a / (a - b) if a > b else 0.0
-    return d(knots[left]) * (1.0 - share) + d(knots[right]) * share
+    return before * (1.0 - share) + after * share

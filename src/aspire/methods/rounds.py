@@ -149,7 +149,7 @@ def advance(rules: Rules[M], master: M, infos: list[Info]) -> list[Task]:
     ask = None
     if master.phase:
         quorum = len(master.asked) if rules.quorum is None else rules.quorum
-        if len(master.answers) < min(quorum, int(master.asked.sum())):
+        if len(master.answers) < min(quorum, np.count_nonzero(master.asked)):
             return []
         ask = close(rules, master, infos)
     if ask is None:
@@ -192,6 +192,6 @@ def close(rules: Rules[M], master: M, infos: list[Info]) -> Ask | None:
         return ask
     share = min(1.0, 2.0 / (2.0 + FORGET * master.t)) if rules.average else 1.0
     master.average = master.w if share >= 1 else master.average.lerp(master.w, share)
-    infos.append(Stepped(master.t, tuple(int(j) for j in np.flatnonzero(master.took))))
+    infos.append(Stepped(master.t, tuple(master.took.nonzero()[0].tolist())))
     master.t += 1
     return None

@@ -121,14 +121,16 @@ def leave(master: State, j: int) -> None:
 
 def free(master: State) -> Indices:
     """Present and without a task."""
-    idle = master.present.copy()
-    idle[list(master.hands)] = False
-    return np.flatnonzero(idle)
+    idle = master.present
+    if master.hands:
+        idle = idle.copy()
+        idle[list(master.hands)] = False
+    return idle.nonzero()[0]
 
 
 def admit(master: State) -> None:
     """Those who arrived take part from now on."""
-    if master.arrived.any():
+    if np.count_nonzero(master.arrived):  # cheaper than any()
         master.present |= master.arrived
         settle(master, master.arrived.copy())
         master.arrived[:] = False
@@ -150,7 +152,7 @@ def settle(master: State, new: Mask) -> None:
 
 def restricted(prior: Array, present: Mask) -> Array:
     """q over the present, summing to one; even where they had nothing of it."""
-    if present.all():
+    if np.count_nonzero(present) == len(present):
         return prior.copy()
     kept = np.where(present, prior, 0.0)
     return kept / kept.sum() if kept.sum() > 0 else present / float(present.sum())
@@ -186,7 +188,8 @@ def objection(master: State, event: Event, kinds: Mapping[str, Kind]) -> str | N
 def incomplete(report: Report, kind: Kind, master: State) -> str | None:
     """What a report lacks or has wrong: names, finite numbers, shapes and types."""
     j = report.worker
-    if not {*kind.scalars} <= {*report.scalars} or not {*kind.vectors} <= {*report.vectors}:
+    told = all(name in report.scalars for name in kind.scalars)
+    if not told or not all(name in report.vectors for name in kind.vectors):
         return f"worker {j} reports {sorted({*report.scalars, *report.vectors})}: incomplete"
     for name, value in report.scalars.items():
         if not math.isfinite(value):
