@@ -109,6 +109,7 @@ def folded(cell: Cell, data: str | None) -> dict[str, Any]:
 
 def mean_of(found: list[Any]) -> Any:
     """Number by number through lists and dicts; of anything else, or of unequal ones, the first."""
+    found = [one.tolist() if isinstance(one, np.ndarray | np.generic) else one for one in found]
     first = found[0]
     if isinstance(first, dict):
         return {key: mean_of([one[key] for one in found if key in one]) for key in first}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from aspire.data import Missing, files_of
@@ -31,14 +31,19 @@ def reproduce(
     tell: pool.Tell = lambda text: None,
     command: str = "",
 ) -> Done:
-    """Run NAME, or all experiments but `tune`; finished cells are kept."""
+    """Run NAME, or all experiments but `tune`; finished cells are kept.
+
+    Of `all`, the tables have the seeds that were asked for, the figures no more than their own.
+    """
     chosen = plans.check(name, request)
     if jobs < 1:
         raise ValueError(f"jobs={jobs}: expected at least 1")
     here, skipped = available(request.datasets, data, tell)
     made = []
     for experiment in chosen:
-        cells, left_out = plans.cells(experiment, request, here)
+        seeds = request.seeds and request.seeds[: plans.PLANS[experiment].seeds]
+        own = replace(request, seeds=seeds) if name == "all" else request
+        cells, left_out = plans.cells(experiment, own, here)
         for line in left_out:
             tell(f"Left out: {line}.")
         skipped += left_out
