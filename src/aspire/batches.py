@@ -34,10 +34,17 @@ def _mix(x: Integers) -> Integers:
 
 def keys(seed: int, worker: int, n: int, purpose: int) -> tuple[int, int]:
     """Two 32-bit keys of the stream (seed, worker, n, purpose)."""
-    early = state = _seed_state(seed, purpose)
-    for word in (worker, n, n >> 32, purpose):
-        state = _mix((state + _WEYL ^ _mix(word & _MASK)) & _MASK)
+    early, state, last = _worker_state(seed, worker, purpose)
+    for word in (_mix(n & _MASK), _mix(n >> 32 & _MASK) if n >> 32 else 0, last):
+        state = _mix((state + _WEYL ^ word) & _MASK)
     return _mix((state + early) & _MASK), _mix(state ^ 0xB7E15162)
+
+
+@lru_cache(maxsize=4096)
+def _worker_state(seed: int, worker: int, purpose: int) -> tuple[int, int, int]:
+    """What the seed alone and the seed with the worker make of the keys, and the last word."""
+    early = _seed_state(seed, purpose)
+    return early, _mix((early + _WEYL ^ _mix(worker & _MASK)) & _MASK), _mix(purpose & _MASK)
 
 
 @lru_cache(maxsize=64)

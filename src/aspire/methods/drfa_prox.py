@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 
 import numpy as np
 from torch import Tensor
@@ -108,7 +108,7 @@ class Rules:
     quorum: int | None
     average: bool
 
-    @property
+    @cached_property
     def kinds(self) -> Mapping[str, Kind]:
         local = Kind(self.local_steps, vectors=("w", "w_s"))
         return {"local": local, "snapshot": Kind()}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 
 from aspire.methods import arguments, descent, rounds, state
 from aspire.methods.state import Ask, Kind, State
@@ -62,7 +62,7 @@ class Rules:
     quorum: int | None
     average: bool
 
-    @property
+    @cached_property
     def kinds(self) -> Mapping[str, Kind]:
         return {"local": Kind(self.local_steps, vectors=("w",))}
 

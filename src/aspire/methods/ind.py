@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 
 import numpy as np
 
@@ -50,7 +50,7 @@ class Rules:
     average: bool
     quorum: None = None
 
-    @property
+    @cached_property
     def kinds(self) -> Mapping[str, Kind]:
         return {"local": Kind(self.local_steps, vectors=("w",))}
 
@@ -74,8 +74,12 @@ class Rules:
         self, master: State, events: Sequence[Event]
     ) -> tuple[State, list[Task], list[Info]]:
         """The other sites may come and go: that is nothing to this method."""
-        others = set(range(len(master.f))) - {self.site}
-        mine = [e for e in events if isinstance(e, Report) or e.worker not in others]
+        everybody = range(len(master.f))
+        mine = [
+            e
+            for e in events
+            if isinstance(e, Report) or e.worker == self.site or e.worker not in everybody
+        ]
         return rounds.absorb(self, master, mine)
 
     def ask(self, master: State) -> Ask:

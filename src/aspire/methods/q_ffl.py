@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 
 import numpy as np
 import torch
@@ -68,7 +68,7 @@ class Rules:
     quorum: int | None
     average: bool
 
-    @property
+    @cached_property
     def kinds(self) -> Mapping[str, Kind]:
         return {"local": Kind(self.local_steps, vectors=("w",))}
 

@@ -149,7 +149,7 @@ def advance(rules: Rules[M], master: M, infos: list[Info]) -> list[Task]:
     ask = None
     if master.phase:
         quorum = len(master.asked) if rules.quorum is None else rules.quorum
-        if len(master.answers) < min(quorum, np.count_nonzero(master.asked)):
+        if len(master.answers) < min(quorum, int(np.count_nonzero(master.asked))):
             return []
         ask = close(rules, master, infos)
     if ask is None:

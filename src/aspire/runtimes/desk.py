@@ -37,7 +37,7 @@ class Evaluator:
         self.method, self.problem, self.exact, self.threads = method, problem, exact, threads
         aside = threads - 1 if problem.batched else 0
         self._threads = ThreadPoolExecutor(aside) if aside > 0 else None
-        self._flying: dict[int, tuple[Future[Results], int]] = {}  # by task: its call, its row
+        self._flying: dict[int, tuple[Future[Results] | Results, int]] = {}  # by task: call, row
 
     @property
     def together(self) -> bool:
@@ -47,12 +47,11 @@ class Evaluator:
         """Begin on these tasks, which consume the workers' states; `fetch` waits for one."""
         items = [(workers.pop(t.worker, None), t, self.problem.sites[t.worker]) for t in tasks]
         for group in _even(items, ROWS):
-            call: Future[Results]
+            call: Future[Results] | Results
             if self._threads is not None and torch.get_num_threads() == 1:
                 call = self._threads.submit(self._work, group)
             else:
-                call = Future()
-                call.set_result(self._work(group))
+                call = self._work(group)
             for row, (_, task, _) in enumerate(group):
                 self._flying[task.id] = (call, row)
 
@@ -67,7 +66,7 @@ class Evaluator:
         if task.id not in self._flying:
             return None
         call, row = self._flying.pop(task.id)
-        results = call.result()
+        results = call.result() if isinstance(call, Future) else call
         found, results[row] = results[row], None  # the rest of the call may wait for long
         return found
 
