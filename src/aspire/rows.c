@@ -63,6 +63,8 @@ static int64_t padded(int64_t n) { return (n + LANES - 1) / LANES * LANES; }
 #define WIDE 4
 TILE(6, 4)
 TILE(4, 4)
+TILE(3, 4)
+TILE(2, 4)
 TILE(1, 4)
 TILE(8, 2)
 #else
@@ -85,7 +87,7 @@ static void product(int64_t M, int64_t N, int64_t K, const REAL *A, int64_t am, 
 #if WIDE == 4
     for (; n + 4 * LANES <= N; n += 4 * LANES) {
         m = 0;
-        ROWS(6, 4) ROWS(4, 4) ROWS(1, 4)
+        ROWS(6, 4) ROWS(4, 4) ROWS(3, 4) ROWS(2, 4) ROWS(1, 4)
     }
 #endif
     for (; n + 2 * LANES <= N; n += 2 * LANES) {
@@ -100,6 +102,40 @@ static void product(int64_t M, int64_t N, int64_t K, const REAL *A, int64_t am, 
         ROWS(8, 1) ROWS(4, 1) ROWS(1, 1)
     }
 }
+
+/* h[k][o] = start[o] + sum_i x[k step + i] W[o in + i] for 4 samples and O outputs: where there are
+   few outputs the sums run over vectors of inputs, else most of a vector would be padding. */
+#define NARROW(O)                                                                                 \
+    static void narrow_##O(int64_t in, const REAL *x, int64_t step, const REAL *W, REAL *h,       \
+                           int64_t ldh, const REAL *start) {                                      \
+        vec sum[4][O];                                                                            \
+        int64_t i = 0;                                                                            \
+        memset(sum, 0, sizeof sum);                                                               \
+        for (; i + LANES <= in; i += LANES) {                                                     \
+            vec w[O];                                                                             \
+            _Pragma("GCC unroll 4") for (int o = 0; o < O; o++)                                   \
+                w[o] = *(const vec *)(W + o * in + i);                                            \
+            _Pragma("GCC unroll 4") for (int k = 0; k < 4; k++) {                                 \
+                vec a = *(const vec *)(x + k * step + i);                                         \
+                _Pragma("GCC unroll 4") for (int o = 0; o < O; o++) sum[k][o] += a * w[o];        \
+            }                                                                                     \
+        }                                                                                         \
+        for (int k = 0; k < 4; k++)                                                               \
+            for (int o = 0; o < O; o++) {                                                         \
+                REAL total = start[o];                                                            \
+                for (int v = 0; v < LANES; v++) total += sum[k][o][v];                            \
+                for (int64_t r = i; r < in; r++) total += x[k * step + r] * W[o * in + r];        \
+                h[k * ldh + o] = total;                                                           \
+            }                                                                                     \
+    }
+NARROW(1)
+NARROW(2)
+NARROW(3)
+NARROW(4)
+typedef void Narrow(int64_t, const REAL *, int64_t, const REAL *, REAL *, int64_t, const REAL *);
+static Narrow *const narrow[] = {0, narrow_1, narrow_2, narrow_3, narrow_4};
+
+static int is_narrow(int64_t in, int64_t out) { return out <= 4 && in >= 4 * LANES; }
 
 static void positive(REAL *h, int64_t count) { /* h <- max(h, 0); what is no number stays so */
     for (int64_t i = 0; i < count; i += LANES) {
@@ -158,6 +194,7 @@ static REAL exponentials(const REAL *h, REAL *e, int64_t count) {
 typedef struct {
     REAL *turned[MOST]; /* W^T, (inputs, outputs padded) */
     REAL *wide[MOST];   /* W, (outputs, inputs padded) */
+    const REAL *flat[MOST]; /* W where it lies in the row that was unfolded last */
     REAL *bias[MOST];
     REAL *h[MOST + 1];  /* features before layer l; the last: outputs */
     REAL *s[MOST + 1];  /* slopes of the loss by them */
@@ -215,6 +252,7 @@ static void leave_room(Room *room) {
 static void unfold(const Problem *b, const REAL *w, Room *room, int both) {
     for (int l = 0; l < b->layers; l++) {
         int64_t in = b->inputs[l], out = b->outputs[l], wide = padded(in), tall = padded(out);
+        room->flat[l] = w;
         for (int64_t i = 0; i < in; i++)
             for (int64_t o = 0; o < out; o++) room->turned[l][i * tall + o] = w[o * in + i];
         if (both && l)
@@ -231,11 +269,19 @@ static void unfold(const Problem *b, const REAL *w, Room *room, int both) {
 static void forward(const Problem *b, Room *room, int64_t count, const REAL *x, int64_t step) {
     const REAL *below = x;
     for (int l = 0; l < b->layers; l++) {
-        int64_t out = padded(b->outputs[l]);
-        product(count, out, b->inputs[l], below, step, 1, room->turned[l], out, room->h[l + 1],
-                out, room->bias[l]);
-        if (b->relu[l]) positive(room->h[l + 1], count * out);
-        below = room->h[l + 1];
+        int64_t in = b->inputs[l], out = padded(b->outputs[l]);
+        REAL *above = room->h[l + 1];
+        const REAL *start = room->bias[l];
+        if (is_narrow(in, b->outputs[l]) && count >= 4) {
+            Narrow *four = narrow[b->outputs[l]];
+            for (int64_t k = 0; k < count; k += 4) {
+                int64_t at = k + 4 <= count ? k : count - 4; /* some again rather than fewer */
+                four(in, below + at * step, step, room->flat[l], above + at * out, out, start);
+            }
+        } else
+            product(count, out, in, below, step, 1, room->turned[l], out, above, out, start);
+        if (b->relu[l]) positive(above, count * out);
+        below = above;
         step = out;
     }
 }

@@ -10,7 +10,8 @@ from click.testing import CliRunner
 
 from aspire.cli import main
 from aspire.experiments import choices, plans, pool, summary, tune
-from aspire.experiments.cells import Cell, run, trained
+from aspire.experiments import reproduce as reproduce_module
+from aspire.experiments.cells import Cell, mean_of, run, trained
 
 DATASETS = "fashion-mnist,person-activity"
 
@@ -275,3 +276,23 @@ def test_seeds_and_budgets_of_the_plans():
     assert {cell.seed for cell in cells} == {3, 7}
     assert {cell.delays for cell in cells} == {"spread"}
     assert len({cell.path for cell in cells}) == len(cells) == 2 * len(plans.TIMES)
+
+
+def test_the_mean_of_folds_goes_through_lists_dicts_and_arrays():
+    one = {"a": np.array([1.0, 2.0]), "b": [1, np.float64(2.0)], "c": "x", "d": {"e": None}}
+    two = {"a": np.array([3.0, 4.0]), "b": [2, np.float64(4.0)], "c": "y", "d": {"e": None}}
+    assert mean_of([one, two]) == {"a": [2.0, 3.0], "b": [1.5, 3.0], "c": "x", "d": {"e": None}}
+
+
+def test_all_has_no_more_seeds_of_a_figure_than_the_figure_alone(data, tmp_path, monkeypatch):
+    asked = {}
+
+    def carry_out(cells, out, **how):
+        asked[cells[0].experiment] = {cell.seed for cell in cells}
+
+    monkeypatch.setattr("aspire.experiments.pool.carry_out", carry_out)
+    monkeypatch.setattr("aspire.experiments.reproduce.conclude", lambda *given: tmp_path)
+    request = plans.Request(datasets=("fashion-mnist",), seeds=tuple(range(7)))
+    reproduce_module.reproduce("all", request, out=tmp_path, data=str(data))
+    assert asked["table1"] == asked["table2"] == set(range(7))
+    assert asked["gamma"] == asked["planes"] == asked["rates"] == {0, 1, 2}

@@ -23,6 +23,8 @@ SHAPES = [
     {"widths": (3, 2), "bias": False, "relu": False, "batch": 1},
     {"widths": (1, 17, 40), "bias": True, "relu": True, "batch": 13},
     {"widths": (16, 5, 33, 3), "bias": False, "relu": False, "batch": 70},
+    {"widths": (75, 3), "bias": True, "relu": False, "batch": 30},
+    {"widths": (64, 1, 2), "bias": True, "relu": False, "batch": 3},
 ]
 
 
