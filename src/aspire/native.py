@@ -1,6 +1,6 @@
-"""`native.c`, compiled for this machine where it has a compiler, and called without Python's lock.
+"""The package's C, compiled for this machine where it has a compiler; Python's lock is let go.
 
-The library is kept in the user's cache, by what it was made of: source, compiler, processor. Where
+A library is kept in the user's cache, by what it was made of: source, compiler, processor. Where
 it cannot be made, `library` gives None and everything works without it, only slower.
 ASPIRE_NATIVE=0 in the environment switches it off.
 """
@@ -17,6 +17,7 @@ import shlex
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -24,8 +25,8 @@ from typing import Any
 import torch
 
 logger = logging.getLogger("aspire")
-NAMES = "native.c", "rows.c", "runtimes/steps.c", "runtimes/order.c"  # the first has the others
-SOURCES = [Path(__file__).parent / name for name in NAMES]
+HERE = Path(__file__).parent
+SOURCES = "native.c", "rows.c", "runtimes/steps.c", "runtimes/order.c"  # the first has the others
 FLAGS = ("-O3", "-std=gnu11", "-shared", "-fPIC")
 NATIVE = ("-march=native",), ("-mcpu=native",), ()  # the first that the compiler takes
 KINDS = {torch.float32: ("-DREAL=float", "-DSINGLE"), torch.float64: ("-DREAL=double",)}
@@ -112,20 +113,8 @@ def give_back() -> None:
 @lru_cache(maxsize=4)
 def library(dtype: torch.dtype) -> Any:
     """The compiled functions for rows of this type; None: there are none."""
-    compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc")
-    if os.environ.get("ASPIRE_NATIVE") == "0" or dtype not in KINDS or compiler is None:
-        return None
-    found: Any = None
-    why = ""
-    for native in NATIVE:
-        try:
-            flags = (*FLAGS, *native, *KINDS[dtype])
-            found = ctypes.CDLL(str(_made(shlex.split(compiler), flags)))
-            break
-        except (OSError, RuntimeError, ValueError, subprocess.SubprocessError) as error:
-            why = str(error)
+    found: Any = compiled(SOURCES, *KINDS[dtype]) if dtype in KINDS else None
     if found is None:
-        logger.info("native.c was not compiled, so the slower way is taken: %s", why)
         return None
     found.advance.argtypes = (_array, *[_number] * 4)
     found.finish.argtypes = (_array,)
@@ -137,29 +126,54 @@ def library(dtype: torch.dtype) -> Any:
     return found
 
 
-def _made(compiler: list[str], flags: tuple[str, ...]) -> Path:
+def compiled(sources: Sequence[str], *more: str) -> ctypes.CDLL | None:
+    """The first of these files of the package, which has the others in it, with `more` flags."""
+    compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc")
+    if os.environ.get("ASPIRE_NATIVE") == "0" or compiler is None:
+        return None
+    why = ""
+    for native in NATIVE:
+        try:
+            flags = (*FLAGS, *native, *more)
+            return ctypes.CDLL(str(_made(shlex.split(compiler), flags, sources)))
+        except (OSError, RuntimeError, ValueError, subprocess.SubprocessError) as error:
+            why = str(error)
+    logger.info("%s was not compiled, so the slower way is taken: %s", sources[0], why)
+    return None
+
+
+def _made(compiler: list[str], flags: tuple[str, ...], sources: Sequence[str]) -> Path:
     """The library's file, made unless it is there."""
     said = subprocess.run(
         [*compiler, "--version"], capture_output=True, timeout=SECONDS, check=True
     )
-    parts = *(x.read_bytes() for x in SOURCES), said.stdout, repr(flags).encode(), _processor()
-    name = f"steps-{hashlib.sha256(b' '.join(parts)).hexdigest()[:24]}.so"
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "aspire"
-    try:
-        home.mkdir(parents=True, exist_ok=True, mode=0o700)
-        mine = os.stat(home).st_uid == os.getuid() and os.access(home, os.W_OK)
-    except OSError:
-        mine = False
-    if not mine:
-        home = Path(tempfile.mkdtemp(prefix="aspire-"))
-        atexit.register(shutil.rmtree, home, ignore_errors=True)
+    texts = [(HERE / name).read_bytes() for name in sources]
+    parts = *texts, said.stdout, repr(flags).encode(), _processor()
+    stem, digest = Path(sources[0]).stem, hashlib.sha256(b" ".join(parts)).hexdigest()[:24]
+    home, name = _home(), f"{stem}-{digest}.so"
     if not (home / name).is_file():
         with tempfile.TemporaryDirectory(dir=home) as beside:
             made = Path(beside) / name
-            order = [*compiler, *flags, str(SOURCES[0]), "-o", str(made), "-lm", "-lpthread"]
-            subprocess.run(order, capture_output=True, timeout=SECONDS, check=True)
+            order = [*compiler, *flags, str(HERE / sources[0]), "-o", str(made)]
+            subprocess.run(
+                [*order, "-lm", "-lpthread"], capture_output=True, timeout=SECONDS, check=True
+            )
             os.replace(made, home / name)
     return home / name
+
+
+def _home() -> Path:
+    """The user's cache if it is there and theirs, else a folder for the time being."""
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "aspire"
+    try:
+        home.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if os.stat(home).st_uid == os.getuid() and os.access(home, os.W_OK):
+            return home
+    except OSError:
+        pass
+    home = Path(tempfile.mkdtemp(prefix="aspire-"))
+    atexit.register(shutil.rmtree, home, ignore_errors=True)
+    return home
 
 
 def _processor() -> bytes:

@@ -256,7 +256,7 @@ def test_a_report_implies_its_gradient():
     found = pull.implied(
         master.w[1:2], report.vectors["w"][None], master.phi[1:2], master.z,
         kappa=torch.tensor([[scalars["kappa"]]]), rate=torch.tensor([[scalars["rate"]]]),
-        weight=torch.tensor([[scalars["pi"]]]), steps=1,
+        weight=torch.tensor([[scalars["pi"]]]),
     )  # fmt: skip
     torch.testing.assert_close(found[0], b.locals[1].gradient(master.w[1], 1))
 

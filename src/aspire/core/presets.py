@@ -12,6 +12,7 @@ from aspire.core.schedules import (
     Member,
     Rates,
     Scale,
+    median,
     positive,
     robust_curvature,
 )
@@ -80,7 +81,7 @@ class Auto:
         return {
             "kappa": max(own["coupling"] * float((scale.upper * curvature).max()), TINY),
             "smoothness": max(float((scale.upper * curvature).sum()), TINY),
-            "level": max(float(np.median(scale.losses)), TINY),
+            "level": max(median(scale.losses), TINY),
             **own,
         }
 
@@ -142,10 +143,10 @@ class Paper:
         return 1.0
 
     def constants(self, scale: Scale) -> Constants:
-        return {"kappa": self.kappa, "level": float(np.median(scale.losses))}
+        return {"kappa": self.kappa, "level": median(scale.losses)}
 
     def revised(self, constants: Constants, scale: Scale) -> Constants:
-        return {**constants, "level": float(np.median(scale.losses))}
+        return {**constants, "level": median(scale.losses)}
 
     def rates(self, constants: Constants, t: int, planes: int, n: int, active: int) -> Rates:
         fade = (t + 1) ** (-1 / 6)
@@ -214,7 +215,7 @@ class Theorem1:
         rho1 = 0.99 * min(2 * (1 - self.theta) / L, 1 / (15 * tau * self.drift * n * L * L))
         return {
             "kappa": self.kappa,
-            "level": float(np.median(scale.losses)),
+            "level": median(scale.losses),
             "L": L,
             "M": float(scale.most),
             "rho1": rho1,
@@ -224,7 +225,7 @@ class Theorem1:
         }
 
     def revised(self, constants: Constants, scale: Scale) -> Constants:
-        return {**constants, "level": float(np.median(scale.losses))}
+        return {**constants, "level": median(scale.losses)}
 
     def _fade(self, constants: Constants, t: int, which: int, power: float = 1 / 6) -> float:
         rho, floor = constants[f"rho{which}"], constants[f"floor{which}"]

@@ -17,6 +17,7 @@ A lie inside these limits is not stopped; among few workers that can be a strong
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,12 +25,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from aspire.core.schedules import median
 from aspire.types import Array
 
 Indices = NDArray[np.int64]
 PANEL = 32  # workers whose implied gradients are remembered
 MEMORY = 100  # reports in their running means
 REFRESH = 25  # steps between two medians
+COLUMNS = 1024  # whose squares are added up first; as in methods/passes.c
 FRESH = 0.1  # share of the newest length in a worker's usual one
 
 
@@ -63,35 +66,45 @@ def column(values: Array, like: Tensor) -> Tensor:
 
 def implied(
     before: Tensor, after: Tensor, phi: Tensor, z: Tensor,
-    *, kappa: Tensor, rate: Tensor, weight: Tensor, steps: int,
+    *, kappa: Tensor, rate: Tensor, weight: Tensor,
 ) -> Tensor:  # fmt: skip
     """(11) solved for the gradient: ((w - w_new)/(K a_w) - kappa (w - z) + phi_j) / pi_j.
 
-    Exact for one step and the z of the task; the z of now stands for it. Rows are workers.
+    Exact for one step and the z of the task; the z of now stands for it. Rows are workers, `rate`
+    is K a_w and `weight` pi_j.
     """
-    moved = (before - after).div_(rate * steps)
+    moved = (before - after).div_(rate)
     return moved.add_(phi).addcmul_(before - z, kappa, value=-1).div_(weight)
 
 
-def lengths(gradients: Tensor) -> Tensor:
-    """|g_j| of every row, in float64."""
-    found: Tensor = torch.linalg.vector_norm(gradients, dim=1, dtype=torch.float64)
+def squares(gradients: Tensor) -> Tensor:
+    """Sums of g^2 over every COLUMNS columns, in float64: (S, blocks).
+
+    Halves are added to each other again and again: an order of additions that everybody can keep,
+    with any library on any device.
+    """
+    odd = -gradients.shape[1] % COLUMNS
+    sums = torch.nn.functional.pad(gradients.double(), (0, odd)).square_()
+    sums = sums.view(len(gradients), -1, COLUMNS)
+    while sums.shape[2] > 1:
+        low, high = sums.chunk(2, dim=2)
+        sums = low + high
+    return sums[:, :, 0]
+
+
+def total(squares: Tensor) -> list[float]:
+    """The sum of every row, one number after the other."""
+    found: list[float] = np.cumsum(squares.cpu().numpy(), axis=1)[:, -1].tolist()
     return found
 
 
-def median(x: Array) -> float:
-    """numpy's, which takes ten times as long for a few numbers."""
-    ordered: list[float] = np.sort(x).tolist()
-    half = len(x) // 2
-    return ordered[half] if len(x) % 2 else 0.5 * (ordered[half - 1] + ordered[half])
-
-
-def too_strong(pulls: Pulls, workers: Indices, lengths: Array, present: NDArray[np.bool_],
-               bound: float) -> NDArray[np.bool_]:  # fmt: skip
+def too_strong(pulls: Pulls, workers: Sequence[int], lengths: Sequence[float],
+               present: NDArray[np.bool_], bound: float) -> list[bool]:  # fmt: skip
     """Whose implied gradient is longer than `bound` median ones; their lengths are learnt."""
     most = bound * median(pulls.length[present])
-    pulls.length[workers] += FRESH * (lengths - pulls.length[workers])
-    return np.asarray(lengths > most)
+    for j, length in zip(workers, lengths, strict=True):
+        pulls.length[j] += FRESH * (length - pulls.length[j])
+    return [length > most for length in lengths]
 
 
 def learn(pulls: Pulls, workers: Indices, gradients: Tensor) -> None:

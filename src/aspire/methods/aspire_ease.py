@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from aspire import sites
-from aspire.core import equations, planes, pull
+from aspire.core import planes, pull
 from aspire.core.presets import Auto
 from aspire.core.schedules import Constants, Preset
 from aspire.methods.aspire_state import (
@@ -36,6 +36,7 @@ from aspire.methods.aspire_state import (
     whole_set,
 )
 from aspire.methods.aspire_step import first_tasks, gap, quorum_met, step
+from aspire.methods.passes import worker_step
 from aspire.methods.worker import (
     PASSES,
     check_is_due,
@@ -104,7 +105,7 @@ def step_rows(items: Sequence[Item], habits: Habits) -> list[tuple[Tensor | None
     draws, K = [int(task.scalars["draws"]) for task in tasks], habits.local_steps
     for k in range(K):
         before, gradient = w, sites.gradients(locals_, w, [n + k for n in draws])
-        w = equations.worker_step(
+        w = worker_step(
             w, gradient, v, pi=pi, kappa=kappa, rate=rate, limit=habits.limit
         )  # fmt: skip
     said: list[dict[str, float]] = [{"gradients": float(K)} for _ in tasks]
@@ -115,7 +116,8 @@ def step_rows(items: Sequence[Item], habits: Habits) -> list[tuple[Tensor | None
         for r, there in zip(due, again, strict=True):
             w[r], said[r]["curvature"] = checked_step(before[r], w[r], gradient[r], there, tasks[r])
             said[r]["gradients"] += 1.0
-    rows = [row.clone() for row in w.unbind(0)]  # a view would keep all of w in memory
+    # a view of one row would keep the others in memory
+    rows = w.unbind(0) if len(w) == 1 else [row.clone() for row in w]
     return [
         (rows[r], told(task, locals_[r], draws[r], rows[r], said[r], K))
         for r, task in enumerate(tasks)

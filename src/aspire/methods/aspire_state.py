@@ -13,7 +13,7 @@ from torch import Tensor
 
 from aspire.core import planes, pull
 from aspire.core.presets import CONVEX, LOCAL, NETWORK, WHOLE
-from aspire.core.schedules import Constants, Member, Preset, Rates, Scale
+from aspire.core.schedules import Constants, Member, Preset, Rates, Scale, median
 from aspire.sets import CDNorm, UncertaintySet
 from aspire.types import Array, Event, Info, Joined, Left, Noted, Report, Task
 
@@ -113,8 +113,8 @@ def believed(rules: Rules, master: Master) -> Array:
         return master.curvature
     here, usual = master.present, master.pulls.length
     lengths = np.where(usual > 0, usual, master.slope)
-    far = lengths > rules.pull_bound * float(np.median(lengths[here]))
-    return np.where(far, float(np.median(master.curvature[here])), master.curvature)
+    far = lengths > rules.pull_bound * median(lengths[here])
+    return np.where(far, median(master.curvature[here]), master.curvature)
 
 
 def rates_of(rules: Rules, master: Master, active: int) -> Rates:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -22,7 +22,8 @@ from aspire.methods.aspire_state import (
     scale,
     worker_rate,
 )
-from aspire.methods.aspire_vectors import Held, blocks, move, rows_at
+from aspire.methods.aspire_vectors import Held, Implied, implied_gradients, implied_of, step_of
+from aspire.methods.passes import implied_lengths, move
 from aspire.types import Array, Info, Noted, Report, Stepped, Task
 
 TINY = float(np.finfo(np.float64).tiny)
@@ -58,7 +59,7 @@ def step(rules: Rules, master: Master, tasks: list[Task], infos: list[Info]) -> 
     if master.constants["kappa"] != kappa:
         rates = rates_of(rules, master, len(workers))
     share = rules.preset.averaging(master.t)
-    v = move(master, workers, w, held, rates, rules.preset.limits, share=share)
+    v = move(step_of(master, workers, w, rates, rules.preset.limits, share), held)
     master.last[workers] = master.t
     infos.append(Stepped(master.t, tuple(members)))
     master.t += 1
@@ -119,58 +120,40 @@ def revise_planes(rules: Rules, master: Master, lam_before: Array, infos: list[I
 
 def held_back(
     rules: Rules, master: Master, workers: NDArray[np.int64], w: Tensor, infos: list[Info]
-) -> tuple[Tensor, Held, NDArray[np.bool_]]:
+) -> tuple[Tensor, Held | None, NDArray[np.bool_] | None]:
     """The reported rows within the bounds of core.pull, what was done, and whose w_j it moved."""
-    told, most, far = w, None, np.zeros(len(workers), dtype=bool)
+    told, most, strong = w, None, [False] * len(workers)
+    implied = implied_of(master, workers, w, rules.local_steps)
     if rules.pull_bound is not None:
-        lengths = implied_lengths(rules, master, workers, w)
-        far = pull.too_strong(master.pulls, workers, lengths, master.present, rules.pull_bound)
+        bounds = implied_lengths(implied), master.present, rules.pull_bound
+        strong = pull.too_strong(master.pulls, workers.tolist(), *bounds)
     if rules.coordinate_bound is not None:
-        w, most = within_coordinates(rules, master, workers, w)
-    if far.any():
+        w, most = within_coordinates(rules, master, implied)
+    if most is None and not any(strong):
+        return w, None, None
+    far = np.array(strong)
+    if any(strong):
         w = w.clone()
         w[torch.from_numpy(far).to(w.device)] = master.z.to(w.dtype)
         infos.append(Noted(master.t, f"pulls too hard, put back: workers {workers[far]}"))
     moved = far if most is None else (w != told).any(1).cpu().numpy()
-    return w, Held(torch.from_numpy(far).to(w.device), bool(far.any()), most), moved
-
-
-def implied_lengths(rules: Rules, master: Master, workers: NDArray[np.int64], w: Tensor) -> Array:
-    """|g_j| of what they imply; of several blocks from the squares."""
-    found = [pull.lengths(g) for g in implied_gradients(rules, master, workers, w)]
-    total = found[0] if len(found) == 1 else torch.stack(found).square().sum(0).sqrt()
-    return np.asarray(total.cpu().numpy())
-
-
-def implied_gradients(
-    rules: Rules, master: Master, workers: NDArray[np.int64], w: Tensor
-) -> Iterator[Tensor]:
-    """What these reports say of the gradients, in blocks of columns."""
-    pulls = master.pulls
-    told = pulls.kappa, pulls.rate, pulls.weight
-    kappa, rate, weight = (pull.column(x[workers], w) for x in told)
-    rows = rows_at(master.w, workers), rows_at(master.phi, workers)
-    for before, phi, after, z in blocks(len(w), *rows, w, master.z):
-        yield pull.implied(
-            before, after, phi, z.to(w.dtype),
-            kappa=kappa, rate=rate, weight=weight, steps=rules.local_steps,
-        )  # fmt: skip
+    return w, Held(torch.from_numpy(far).to(w.device), any(strong), most), moved
 
 
 def within_coordinates(
-    rules: Rules, master: Master, workers: NDArray[np.int64], w: Tensor
+    rules: Rules, master: Master, implied: Implied
 ) -> tuple[Tensor, Tensor | None]:
     """The rows within the bound on every coordinate, and that bound on phi_j once it is known."""
-    pulls, kappa, z = master.pulls, master.constants["kappa"], master.z.to(w.dtype)
-    gradients = torch.cat(list(implied_gradients(rules, master, workers, w)), dim=1)
-    pull.learn(pulls, workers, gradients)
+    pulls, w, workers = master.pulls, implied.told, implied.workers
+    pull.learn(pulls, workers, torch.cat(list(implied_gradients(implied)), dim=1))
     if master.t % pull.REFRESH == 0 or not len(pulls.median):
         pull.refresh(pulls, master.n)
     if not len(pulls.median):
         return w, None
     assert rules.coordinate_bound is not None
+    z = master.z.to(w.dtype)
     most = pull.column(rules.coordinate_bound * master.upper[workers], w) * pulls.median
-    return z + pull.within(w - z, most / kappa), most
+    return z + pull.within(w - z, most / master.constants["kappa"]), most
 
 
 def step_tasks(
