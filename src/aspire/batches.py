@@ -113,6 +113,8 @@ def indices(
     seed: int, worker: int, n: int, *, size: int, count: int, device: str = "cpu"
 ) -> Tensor:
     """Batch n of worker j: `count` indices below `size`, drawn evenly with replacement."""
+    if device == "cpu":
+        return torch.from_numpy(indices_numpy(seed, worker, n, size=size, count=count))
     counter = torch.arange(count, dtype=torch.int64, device=device)
     return _hash(counter, keys(seed, worker, n, BATCH)) * size >> 32
 
@@ -121,9 +123,18 @@ def indices_numpy(
     seed: int, worker: int, n: int, *, size: int, count: int
 ) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     """The same integers as `indices`, without torch."""
-    with np.errstate(over="ignore"):
-        counter = np.arange(count, dtype=np.int64)
-        return _hash(counter, keys(seed, worker, n, BATCH)) * size >> 32
+    first, second = keys(seed, worker, n, BATCH)
+    words = _mix_words(_weyl(count) + np.uint32(first))
+    words ^= np.uint32(second)
+    found = _mix_words(words).astype(np.int64)
+    found *= size
+    found >>= 32
+    return found
+
+
+@lru_cache(maxsize=64)
+def _weyl(count: int) -> Words:
+    return np.arange(count, dtype=np.uint32) * np.uint32(_WEYL)
 
 
 def rows(
@@ -143,8 +154,7 @@ def rows(
     else:
         j, n = (np.array(x, dtype=np.int64) for x in (workers, draws))
         first, second = many_keys(seed, j, n, BATCH)
-    weyl = np.arange(count, dtype=np.uint32) * _WEYL
-    hashes = _mix_words(weyl + first[:, None]) ^ second[:, None]
+    hashes = _mix_words(_weyl(count) + first[:, None]) ^ second[:, None]
     found = _mix_words(hashes).astype(np.int64)  # below 2^32, and sizes are far below 2^31
     found *= np.array(sizes)[:, None]
     found >>= 32

@@ -31,6 +31,7 @@ FLAGS = ("-O3", "-std=gnu11", "-shared", "-fPIC")
 NATIVE = ("-march=native",), ("-mcpu=native",), ()  # the first that the compiler takes
 KINDS = {torch.float32: ("-DREAL=float", "-DSINGLE"), torch.float64: ("-DREAL=double",)}
 MOST_LAYERS, MOST_PLANES, PANEL = 16, 2048, 32  # as in rows.c and steps.c
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 SECONDS = 60.0
 
 _number, _array = ctypes.c_int64, ctypes.c_void_p
@@ -105,9 +106,21 @@ def at(x: Any) -> int:
 
 def give_back() -> None:
     """Free memory goes back to the system, where the C library (glibc) has a call for that."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if os.name == "posix" else None
-    if trim is not None:
-        trim(0)
+    _call("malloc_trim", 0)
+
+
+def keep_memory() -> None:
+    """Free memory stays, 256 MB of it: the first touch of a fresh page, zeroed by the system, costs
+    more than the arithmetic on a vector that lies on it."""
+    _call("mallopt", M_MMAP_THRESHOLD, 2**25)  # the most that glibc took before 2.35
+    _call("mallopt", M_TRIM_THRESHOLD, 2**28)
+
+
+def _call(name: str, *given: int) -> None:
+    """A call that is not in every C library."""
+    function = getattr(ctypes.CDLL(None), name, None) if os.name == "posix" else None
+    if function is not None:
+        function(*given)
 
 
 @lru_cache(maxsize=4)

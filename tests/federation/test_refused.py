@@ -83,7 +83,7 @@ def sayer(*messages: Any) -> Any:
 NAN = bytes(28) + b"\x00\x00\xc0\x7f"
 AT_THE_DOOR = {
     "another site's name": (hello("b"), "calls itself 'b'"),
-    "a wrong version": (hello("a0", major=2), "speaks version 2.0"),
+    "a wrong version": (hello("a0", major=2), "speaks version 2.1"),
     "another model": (hello("a0", parameters=9), "has a model of 9 parameters"),
     "another type": (hello("a0", dtype="float64"), "of type float64"),
     "no hello": (report(0), "sent no Hello first"),

@@ -24,6 +24,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
+from aspire.native import keep_memory
 from aspire.runtimes.driver import Arrival, Back, Gone
 from aspire.runtimes.serve import Crew, NoState, serve
 from aspire.types import Method, Report, Task
@@ -141,6 +142,7 @@ class Worker:
 
     def __init__(self, make: Callable[[], tuple[Method, Any]]) -> None:
         torch.set_num_threads(1)
+        keep_memory()
         warnings.filterwarnings("ignore", "The given NumPy array is not writable")
         self.make, self.state = make, None
         self.parts: tuple[Method, Any] | None = None

@@ -253,7 +253,7 @@ class Server:
                 self._accept(line, connection, message)
                 message = None
         if message is not None:
-            raise Refusal(f"hung up after {message.filled} of {len(message.buffer)} bytes")
+            raise Refusal(f"hung up after {message.filled} of {message.size} bytes")
 
     def _accept(self, line: Line, connection: Connection, message: Message) -> None:
         answered = connection.given.get(message.id)

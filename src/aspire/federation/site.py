@@ -33,6 +33,7 @@ from aspire.federation.messages import (
     next_message,
 )
 from aspire.federation.wire_pb2 import FromSite, Hello, Over, Settings, ToSite, Welcome
+from aspire.native import keep_memory
 from aspire.runtimes.serve import NoState, serve
 from aspire.sites import Site
 from aspire.types import Method, Report, Task
@@ -87,6 +88,7 @@ class Dialler:
     async def run(self) -> None:
         """Until the server says that the run is over."""
         self.loop = asyncio.get_running_loop()
+        keep_memory()
         while True:
             try:
                 await self.connect()

@@ -89,7 +89,7 @@ class Part(_message.Message):
     def __init__(self, header: _Optional[_Union[Header, _Mapping]] = ..., data: _Optional[bytes] = ...) -> None: ...
 
 class Header(_message.Message):
-    __slots__ = ("id", "kind", "scalars", "vectors")
+    __slots__ = ("id", "kind", "scalars", "vectors", "filler")
     class ScalarsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -101,11 +101,13 @@ class Header(_message.Message):
     KIND_FIELD_NUMBER: _ClassVar[int]
     SCALARS_FIELD_NUMBER: _ClassVar[int]
     VECTORS_FIELD_NUMBER: _ClassVar[int]
+    FILLER_FIELD_NUMBER: _ClassVar[int]
     id: int
     kind: str
     scalars: _containers.ScalarMap[str, float]
     vectors: _containers.RepeatedCompositeFieldContainer[Vector]
-    def __init__(self, id: _Optional[int] = ..., kind: _Optional[str] = ..., scalars: _Optional[_Mapping[str, float]] = ..., vectors: _Optional[_Iterable[_Union[Vector, _Mapping]]] = ...) -> None: ...
+    filler: bytes
+    def __init__(self, id: _Optional[int] = ..., kind: _Optional[str] = ..., scalars: _Optional[_Mapping[str, float]] = ..., vectors: _Optional[_Iterable[_Union[Vector, _Mapping]]] = ..., filler: _Optional[bytes] = ...) -> None: ...
 
 class Vector(_message.Message):
     __slots__ = ("name", "length")

@@ -8,7 +8,8 @@
 #include <math.h>
 #include <stdint.h>
 
-#define COLUMNS 1024 /* at a time, so that temporaries stay in the cache; as in core/pull.py */
+#define COLUMNS 1024 /* whose squares are added up first; as in core/pull.py */
+#define SHORT 64     /* columns at a time: vectors that begin alike share few lines of the cache */
 
 typedef struct {
     int64_t p, reports;
@@ -49,10 +50,10 @@ static void centre(const Step *s, int64_t at, int64_t n, const double *restrict 
 void move(const Step *s) {
     int64_t p = s->p;
     float c2 = s->c2, rho2 = s->rho2, a4 = s->a4, k = s->k;
-    for (int64_t at = 0; at < p; at += COLUMNS) {
-        int64_t n = p - at < COLUMNS ? p - at : COLUMNS;
-        double change[COLUMNS];
-        float brief[COLUMNS];
+    for (int64_t at = 0; at < p; at += SHORT) {
+        int64_t n = p - at < SHORT ? p - at : SHORT;
+        double change[SHORT];
+        float brief[SHORT];
         for (int64_t r = 0; r < s->reports; r++) {
             const float *restrict told = s->told + r * p + at;
             float *restrict w = s->w + s->workers[r] * p + at;

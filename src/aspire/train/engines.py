@@ -13,6 +13,7 @@ from typing import Any
 
 from torch import nn
 
+from aspire.native import keep_memory
 from aspire.problem import Site
 from aspire.runtimes import checkpoint, rundir
 from aspire.runtimes import log as events
@@ -132,6 +133,7 @@ def drive(
     patience   seconds without a word after which a site that holds a task is declared away
     stop       asked after every event; True leaves a checkpoint and raises Interrupted
     """
+    keep_memory()
     path = None if folder is None else folder / events.NAME
     if state is None:
         state = {"drive": begin(job.method, job.problem.facts(), job.seed)}
