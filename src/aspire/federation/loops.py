@@ -79,9 +79,8 @@ class InTurns(Generic[T]):
         finally:
             self.taking = False
             end.cancel()
-        found = list(self.things)
-        self.things.clear()
-        return found
+        # one at a time: the answer to it goes out when the loop runs next
+        return [self.things.popleft()] if self.things else []
 
     def finish(self, timeout: float) -> None:
         if self.loop.is_closed():

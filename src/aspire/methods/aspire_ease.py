@@ -41,7 +41,6 @@ from aspire.methods.worker import (
     PASSES,
     check_is_due,
     checked_step,
-    columns,
     held,
     loss_is_due,
     probes,
@@ -101,13 +100,10 @@ def step_rows(items: Sequence[Item], habits: Habits) -> list[tuple[Tensor | None
     tasks, locals_ = [item[1] for item in items], [item[2] for item in items]
     w = sites.stacked([held(worker, task) for worker, task, _ in items])
     v = sites.stacked([task.vectors["v"] for task in tasks])
-    pi, kappa, rate = columns(tasks, ("pi", "kappa", "rate"), w)
     draws, K = [int(task.scalars["draws"]) for task in tasks], habits.local_steps
     for k in range(K):
         before, gradient = w, sites.gradients(locals_, w, [n + k for n in draws])
-        w = worker_step(
-            w, gradient, v, pi=pi, kappa=kappa, rate=rate, limit=habits.limit
-        )  # fmt: skip
+        w = worker_step(w, gradient, v, tasks, habits.limit)
     said: list[dict[str, float]] = [{"gradients": float(K)} for _ in tasks]
     due = [r for r, n in enumerate(draws) if habits.checks and check_is_due((n - 1) // K)]
     if due:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -20,7 +21,9 @@ from aspire.core import equations
 from aspire.core.schedules import Limits, Rates
 from aspire.methods import aspire_vectors as plain
 from aspire.methods.aspire_vectors import FEW, Held, Implied, Step
+from aspire.methods.worker import columns
 from aspire.native import compiled
+from aspire.types import Task
 
 _number, _array = ctypes.c_int64, ctypes.c_void_p
 _double, _float = ctypes.c_double, ctypes.c_float
@@ -99,22 +102,22 @@ def _implied(functions: Any, x: Implied) -> list[float]:
 
 
 def worker_step(
-    w: Tensor, gradient: Tensor, v: Tensor, *, pi: Tensor, kappa: Tensor, rate: Tensor, limit: float
-) -> Tensor:  # fmt: skip
+    w: Tensor, gradient: Tensor, v: Tensor, tasks: Sequence[Task], limit: float
+) -> Tensor:
     """(11) as in `equations`; a single row, which is a site's task, is compiled."""
-    functions = functions_for(w, gradient, v) if w.shape[0] == 1 else None
-    if functions is None:
-        return equations.worker_step(w, gradient, v, pi=pi, kappa=kappa, rate=rate, limit=limit)
-    return _worker(functions, w, gradient, v, pi, kappa, rate, limit)
+    functions = functions_for(w, gradient, v) if len(tasks) == 1 else None
+    if functions is not None:
+        return _worker(functions, w, gradient, v, tasks[0].scalars, limit)
+    pi, kappa, rate = columns(tasks, ("pi", "kappa", "rate"), w)
+    return equations.worker_step(w, gradient, v, pi=pi, kappa=kappa, rate=rate, limit=limit)
 
 
 def _worker(
-    functions: Any, w: Tensor, gradient: Tensor, v: Tensor,
-    pi: Tensor, kappa: Tensor, rate: Tensor, limit: float,
-) -> Tensor:  # fmt: skip
+    functions: Any, w: Tensor, g: Tensor, v: Tensor, told: Mapping[str, float], limit: float
+) -> Tensor:
     out = torch.empty_like(w)
-    rows = (x.data_ptr() for x in (w, gradient, v, out))
-    functions.worker(w.shape[1], *rows, pi.item(), kappa.item(), rate.item(), limit)
+    rows = (x.data_ptr() for x in (w, g, v, out))
+    functions.worker(w.shape[1], *rows, told["pi"], told["kappa"], told["rate"], limit)
     return out
 
 
@@ -129,8 +132,9 @@ def agrees(functions: Any, reports: int, share: float, p: int = 1100) -> bool:
     if _implied(functions, asked) != plain.implied_squares(asked):
         return False
     rows = one.told[:1], one.w[:1], one.phi[:1]
-    pi, k, a = torch.tensor([[[0.3]], [[0.7]], [[0.11]]]).unbind(0)
-    found = [_worker(functions, *rows, pi, k, a, 1.0)]
+    task = Task(0, 0, "step", scalars={"pi": 0.3, "kappa": 0.7, "rate": 0.11})
+    pi, k, a = columns([task], ("pi", "kappa", "rate"), one.w)
+    found = [_worker(functions, *rows, task.scalars, 1.0)]
     expected = [equations.worker_step(*rows, pi=pi, kappa=k, rate=a, limit=1.0)]
     found += [_move(functions, one), *tensors(one)]
     expected += [plain.move(other, None), *tensors(other)]

@@ -28,11 +28,14 @@ def serve(method: Method, local: Site, worker: Any, task: Task) -> tuple[Any, Re
     Raises NoState where a new process got a task for an old one: ask for it again (say `Back`).
     """
     device = local.train.device
-    task = replace(task, vectors={k: v.to(device) for k, v in task.vectors.items()})
+    if device != "cpu":
+        task = replace(task, vectors={k: v.to(device) for k, v in task.vectors.items()})
     if task.kind == EVALUATE:
         return worker, evaluation(local, task)
     worker, report = method.work(worker, task, local)
-    return worker, replace(report, vectors={k: v.cpu() for k, v in report.vectors.items()})
+    if device != "cpu":
+        report = replace(report, vectors={k: v.cpu() for k, v in report.vectors.items()})
+    return worker, report
 
 
 def evaluation(local: Site, task: Task) -> Report:
