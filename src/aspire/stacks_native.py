@@ -41,7 +41,9 @@ class Caller:
         self.room = native.at(self.memory)
         self.right = ctypes.c_int64()
 
-    def _see(self, inputs: Tensor, targets: Tensor, decay: float) -> None:
+    def _see(self, w: Tensor, inputs: Tensor, targets: Tensor, decay: float) -> None:
+        if w.shape[-1] != self.problem.row:  # C would read and write beside it
+            raise ValueError(f"w of {w.shape[-1]} numbers: expected {self.problem.row}")
         self.problem.samples, self.problem.targets = inputs.data_ptr(), targets.data_ptr()
         self.problem.decay = decay
 
@@ -51,7 +53,7 @@ class Caller:
     ) -> Tensor:  # fmt: skip
         """Of every row, on the batches `asked` for, or on `batch` samples after the other."""
         w, inputs, targets = w.contiguous(), inputs.contiguous(), targets.contiguous()
-        self._see(inputs, targets, decay)
+        self._see(w, inputs, targets, decay)
         self.problem.batch, self.problem.seed = batch, seed
         found, drawn = torch.empty_like(w), None if asked is None else np.array(asked, np.int64)
         fine = self.functions.gradients(
@@ -67,7 +69,7 @@ class Caller:
     ) -> tuple[float, int]:
         """As `Stack.judge`."""
         w, inputs, targets = w.contiguous(), inputs.contiguous(), targets.contiguous()
-        self._see(inputs, targets, decay)
+        self._see(w, inputs, targets, decay)
         self.right.value = 0
         right = ctypes.addressof(self.right) if count else None
         loss = self.functions.judged(self.place, self.room, w.data_ptr(), len(targets), right)

@@ -173,6 +173,19 @@ def test_what_is_no_number_stays_so(compiled):
             assert not math.isfinite(objective.stack.judge(w, x, y, 0.0)[0])
 
 
+@EITHER
+def test_a_row_of_another_length_is_refused(compiled):
+    """C would read and write beside it."""
+    objective = Objective(Flat(stack((4, 8, 3), (True, True), False, False, False)), cross_entropy)
+    x, y = torch.randn(5, 4), torch.arange(5) % 3
+    with compiled_or_not(compiled):
+        for w in (objective.flat.start[:-1], torch.zeros(3)):
+            with pytest.raises((ValueError, RuntimeError)):
+                objective.gradient(w, x, y, plain=True)
+            with pytest.raises((ValueError, RuntimeError)):
+                objective.stack.judge(w, x, y, 0.0)
+
+
 def test_a_target_that_is_no_class_is_not_looked_up():
     objective = Objective(Flat(nn.Linear(4, 3)), cross_entropy)
     x, y = torch.randn(2, 4), torch.tensor([1, 3])
