@@ -11,7 +11,7 @@ from aspire.core.presets import Paper
 from aspire.core.schedules import Limits
 from aspire.methods import aspire, aspire_vectors, passes
 from aspire.runtimes.log import digest
-from aspire.types import Facts, Report
+from aspire.types import Facts, Report, Task
 
 N, P = 4, 3001
 
@@ -108,3 +108,11 @@ def test_what_the_passes_are_for(monkeypatch: pytest.MonkeyPatch) -> None:
     assert passes.functions_for(rows, rows) == "functions"
     for other in (rows.double(), torch.zeros(9, 5), torch.zeros(5, 2).T):
         assert passes.functions_for(other) is None
+
+
+def test_a_task_of_another_length_is_refused() -> None:
+    task = Task(0, 0, "step", scalars={"pi": 0.3, "kappa": 0.7, "rate": 0.1})
+    row = torch.ones(1, 5)
+    assert passes.worker_step(row, row, row, [task], 1.0).shape == (1, 5)
+    with pytest.raises(RuntimeError, match="size"):
+        passes.worker_step(row, row, torch.ones(1, 4), [task], 1.0)

@@ -105,7 +105,8 @@ def worker_step(
     w: Tensor, gradient: Tensor, v: Tensor, tasks: Sequence[Task], limit: float
 ) -> Tensor:
     """(11) as in `equations`; a single row, which is a site's task, is compiled."""
-    functions = functions_for(w, gradient, v) if len(tasks) == 1 else None
+    alone = len(tasks) == 1 and w.shape == gradient.shape == v.shape
+    functions = functions_for(w, gradient, v) if alone else None
     if functions is not None:
         return _worker(functions, w, gradient, v, tasks[0].scalars, limit)
     pi, kappa, rate = columns(tasks, ("pi", "kappa", "rate"), w)
