@@ -68,3 +68,17 @@ double judged(const Problem *b, void *memory, const REAL *w, int64_t n, int64_t 
     enter(b, memory, &room);
     return judge(b, w, b->samples, b->targets, n, right, &room);
 }
+
+/* As `digest.pieces`: a digest of every `piece` numbers of x. */
+void digests(const REAL *x, int64_t count, int64_t piece, const int64_t *odd, int64_t *found) {
+    for (int64_t first = 0; first < count; first += piece) {
+        int64_t n = count - first < piece ? count - first : piece;
+        uint64_t sum = 0;
+        for (int64_t i = 0; i < n; i++) {
+            bits b;
+            memcpy(&b, x + first + i, sizeof b);
+            sum += (uint64_t)(int64_t)b * (uint64_t)odd[i];
+        }
+        *found++ = (int64_t)sum;
+    }
+}

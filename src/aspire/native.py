@@ -136,6 +136,8 @@ def library(dtype: torch.dtype) -> Any:
     found.gradients.argtypes = (_array, _array, _number, _array, _array, _array)
     found.judged.argtypes = (_array, _array, _array, _number, _array)
     found.judged.restype = ctypes.c_double
+    found.digests.argtypes = (_array, _number, _number, _array, _array)
+    found.digests.restype = None
     return found
 
 

@@ -352,3 +352,14 @@ def test_a_run_that_overflows_is_stopped_in_words(way):
     made = problem(7, scale=1e4)
     with pytest.raises(simulator.Stopped, match="not finite"):
         by_blocks(made, 3000, every=3000, preset=Auto(stride=1e200))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("count", [1, 2**14, 3 * 2**14 + 5])
+def test_the_digests_of_pieces_are_the_same_without_a_compiler(dtype, count, monkeypatch):
+    x = torch.randn(count, dtype=dtype)
+    found = digest.pieces(x)
+    assert found[0] == digest.rows(x[None, : digest.PIECE])[0]
+    monkeypatch.setattr(native, "library", lambda dtype: None)
+    assert digest.pieces(x).tolist() == found.tolist()
+    assert len(found) == -(-count // digest.PIECE)

@@ -12,11 +12,14 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from aspire import batches
+from aspire import batches, native
 
+PIECE = 2**14  # numbers of a long vector that share a digest: their m_i stay in the cache
 BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
@@ -30,3 +33,17 @@ def rows(x: Tensor) -> Tensor:
     """The digest of every row of (R, p): int64, (R,)."""
     bits = x.contiguous().view(BITS[x.element_size()]).to(torch.int64)
     return (bits * multipliers(x.shape[1], str(x.device))).sum(1)
+
+
+def pieces(x: Tensor) -> NDArray[np.int64]:
+    """The digests of PIECE numbers of x each, the last of fewer."""
+    flat = x.contiguous().view(-1)
+    found = np.zeros(-(-len(flat) // PIECE), dtype=np.int64)
+    functions = native.library(x.dtype)
+    if functions is not None:
+        odd = multipliers(PIECE)
+        functions.digests(flat.data_ptr(), len(flat), PIECE, odd.data_ptr(), native.at(found))
+        return found
+    for k, piece in enumerate(flat.split(PIECE)):
+        found[k] = int(rows(piece[None])[0])
+    return found
