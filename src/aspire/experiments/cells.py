@@ -23,7 +23,7 @@ from aspire.train import Job, prepare
 BATCH = 100
 HELD_OUT = 0.1
 SPREAD = "spread"
-FOLDS, FEW = (5, 3), 20_000  # seeds of a trial of `tune`, up to so many gradients and beyond
+FOLDS = 5  # seeds of a trial of `tune`
 UNBOUNDED = 10**12  # gradients, where virtual time is the end
 MEANS = (1.0, 5.0)  # of the fastest and the slowest site
 SYNTHETIC = "synthetic"  # the data set of a cell that trains nothing
@@ -102,9 +102,9 @@ def trained(cell: Cell, data: str | None) -> dict[str, Any]:
 
 def folded(cell: Cell, data: str | None) -> dict[str, Any]:
     """A trial on the seeds s, s + 1, ...: the mean of every number of the records."""
-    train, folds = best_alone if cell.maker == "ind" else trained, FOLDS[cell.budget > FEW]
-    runs = [train(replace(cell, seed=cell.seed + fold), data) for fold in range(folds)]
-    return {**mean_of(runs), "folds": folds}
+    train = best_alone if cell.maker == "ind" else trained
+    runs = [train(replace(cell, seed=cell.seed + fold), data) for fold in range(FOLDS)]
+    return {**mean_of(runs), "folds": FOLDS}
 
 
 def mean_of(found: list[Any]) -> Any:

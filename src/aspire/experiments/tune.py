@@ -1,9 +1,9 @@
 """Settings by random search: the same budget for every method, validation instead of test parts.
 
-20 trials per method and data set, half the gradient budget, the mean of three seeds, or of five
-where that is cheap (`cells.folded`). Trial 0 has the method's own defaults; trials 1 to 19 are
-drawn around it, seeded by (method, trial). A trial is scored by the worst site's accuracy on a
-tenth of each training part, in the mean over its seeds.
+20 trials per method and data set, half the gradient budget, the mean of five seeds
+(`cells.folded`). Trial 0 has the method's own defaults; trials 1 to 19 are drawn around it, seeded
+by (method, trial). A trial is scored by the worst site's accuracy on a tenth of each training part,
+in the mean over its seeds.
 `TIMED` settings are the same trials' best by the mean of that accuracy over the logarithm of
 virtual time, for the experiment `time`: who is twice as soon everywhere gains equally everywhere.
 
