@@ -136,8 +136,17 @@ def leaning(weights: Sequence[float], accuracies: Sequence[float], tilt: float) 
 
 
 def best(trials: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """The trial whose worst site is served best; of several seeds the mean accuracies count."""
-    return max(trials, key=lambda trial: float(min(trial["accuracies"])))
+    """The trial whose worst site is served best."""
+    return max(trials, key=score)
+
+
+def score(trial: Mapping[str, Any]) -> float:
+    """Half-way between the mean over seeds of the worst site's accuracy and the worst site's mean.
+
+    The first is the table's own figure, but small validation parts bias it: some site is always
+    unlucky. The second does not see seeds in which now this site fails and now another.
+    """
+    return 0.5 * float(trial["worst_accuracy"] + min(trial["accuracies"]))
 
 
 def over_time(record: Mapping[str, Any]) -> float:
@@ -168,8 +177,8 @@ def choose(records: Sequence[Mapping[str, Any]], command: str) -> dict[str, Any]
             "trial": found["cell"]["trial"],
             "trial_for_time": soonest["cell"]["trial"],
             "trials": len(trials),
-            "validation_worst_accuracy": min(found["accuracies"]),
-            "default_worst_accuracy": min(trials[0]["accuracies"]),
+            "validation_worst_accuracy": score(found),
+            "default_worst_accuracy": score(trials[0]),
             "gradients": found["cell"]["budget"],
         }
     return chosen
