@@ -30,7 +30,7 @@ SOURCES = "native.c", "rows.c", "runtimes/steps.c", "runtimes/order.c"  # the fi
 FLAGS = ("-O3", "-std=gnu11", "-shared", "-fPIC")
 NATIVE = ("-march=native",), ("-mcpu=native",), ()  # the first that the compiler takes
 KINDS = {torch.float32: ("-DREAL=float", "-DSINGLE"), torch.float64: ("-DREAL=double",)}
-MOST_LAYERS, MOST_PLANES, PANEL = 16, 2048, 32  # as in rows.c and steps.c
+MOST_LAYERS, MOST_PLANES = 16, 2048  # as in rows.c and steps.c
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 SECONDS = 60.0
 
@@ -50,6 +50,12 @@ class Problem(ctypes.Structure):
             "multipliers",
         )),
     )  # fmt: skip
+
+
+def shapes(layers: Sequence[Any]) -> list[Any]:
+    """`inputs`, `outputs`, `bias` and `relu` of a Problem."""
+    names = ("inputs", "outputs", "bias", "relu")
+    return [_several(*(int(getattr(layer, name)) for layer in layers)) for name in names]
 
 
 class Bounds(ctypes.Structure):

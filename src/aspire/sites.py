@@ -323,9 +323,7 @@ def _together(locals_: Sequence[Local]) -> list[int]:
     return [
         r
         for r, site in sites
-        if site.pool is not None
-        and site.batch_size is not None
-        and site.objective is sites[0][1].objective
+        if site.batch_size is not None and site.objective is sites[0][1].objective
     ]
 
 

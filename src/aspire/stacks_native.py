@@ -30,12 +30,8 @@ class Caller:
 
     def __init__(self, layers: Layers, dtype: torch.dtype) -> None:
         self.functions = native.library(dtype)
-        several = native.MOST_LAYERS * ctypes.c_int64
-        columns = [
-            several(*(int(getattr(layer, name)) for layer in layers))
-            for name in ("inputs", "outputs", "bias", "relu")
-        ]
-        self.problem = native.Problem(len(layers), 1, places(layers)[-1][1].stop, *columns)
+        row = places(layers)[-1][1].stop
+        self.problem = native.Problem(len(layers), 1, row, *native.shapes(layers))
         self.place = ctypes.addressof(self.problem)
         self.memory = np.zeros(self.functions.room_bytes(self.place), np.uint8)
         self.room = native.at(self.memory)

@@ -23,8 +23,8 @@ BUDGETS = {
 QUICK = 50  # --quick divides budgets by this
 LEAST = 40  # gradients per site: the start-up probe takes 13 of them
 PULL_BOUND = 10.0
-# Of one linear layer, and of networks, whose hidden units often belong to a few sites.
-COORDINATE_BOUND, LINEAR = {True: 1.0, False: 8.0}, ("fashion-mnist",)
+COORDINATE_BOUND = 8.0  # of networks, whose hidden units often belong to a few sites
+LINEAR_BOUND = {"fashion-mnist": 1.0}  # of one linear layer
 MOST_WORKERS = 100_000
 
 
@@ -194,5 +194,5 @@ def settings_of(plan: Plan, dataset: str, row: Row, tuned: bool) -> dict[str, An
         base["prior"] = attack.trusting(len(READERS[dataset].sites)).tolist()
     if row.bounded:
         base["pull_bound"] = PULL_BOUND
-        base["coordinate_bound"] = COORDINATE_BOUND[dataset in LINEAR]
+        base["coordinate_bound"] = LINEAR_BOUND.get(dataset, COORDINATE_BOUND)
     return base | row.settings

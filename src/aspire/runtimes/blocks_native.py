@@ -95,15 +95,10 @@ class Compiled:
             digest.multipliers(p).numpy(),
         )  # fmt: skip
         self.kept = judged, arrays
-        several = native.MOST_LAYERS * ctypes.c_int64
-        columns = [
-            several(*(int(getattr(layer, name)) for layer in stack.layers))
-            for name in ("inputs", "outputs", "bias", "relu")
-        ]
         seed = batches._seed_state(first.seed, batches.BATCH)
         return native.Problem(
-            len(stack.layers), first.batch_samples, p, *columns, first.objective.weight_decay,
-            seed, *map(at, arrays),
+            len(stack.layers), first.batch_samples, p, *native.shapes(stack.layers),
+            first.objective.weight_decay, seed, *map(at, arrays),
         )  # fmt: skip
 
     def _bounds(self) -> native.Bounds:
