@@ -27,6 +27,7 @@ KINDS = {
     "difference": Kind(1, ("g", "g_before")),
 }
 SLACK = 50.0  # c falls by at most this many T in one step, so that no rescaling overflows
+FAR = 500.0  # as many T below c is as good as any number more, and leaves something to divide by
 
 # ---------------------------------------------------------------- worker
 
@@ -91,30 +92,32 @@ def ask(master: Master, kind: str, workers: Indices, counts: Array) -> Ask:
 def step(master: Master, reports: list[Report], a: float) -> None:
     """u <- g(w) + (1 - a)(u - g(w_before)), V likewise; w <- w - eta T V/u.
 
-    a = 1 forgets the past: a checkpoint. Differences of exponentials can leave the range of what
-    they estimate, so u stays above half of what the last known losses say, and T V/u, a mean of
-    gradients, is no longer than the longest of them.
+    a = 1 forgets the past: a checkpoint. T V/u stands for a mean of gradients. Differences of
+    exponentials can leave the range of what they estimate, u half of what the last known losses
+    say, or T V/u the longest of the gradients: then the past is forgotten as well.
     """
     T, pull = master.constants["temperature"], state.restricted(master.prior, master.present)
     carrying = pull.nonzero()[0]
     shift(master, reports, T, carrying)
-    u, V = estimate(master, reports, T, 1.0 - a)
-    pull[carrying] *= np.exp((master.f[carrying] - master.c) / T)
+    pull[carrying] *= above(master.f[carrying], master.c, T)
     known = float(pull.sum())
+    u, V = estimate(master, reports, T, 1.0 - a)
+    if not (u >= 0.5 * known and T * length(V) <= u * longest(master, reports)):
+        u, V = estimate(master, reports, T, 0.0)
     master.weights = pull / known
-    master.u, master.before = max(u, 0.5 * known), master.w
-    master.V = shortened(master, reports, V, T)
-    master.w = master.w.sub(master.V, alpha=master.constants["rate"] * T / master.u)
+    master.u, master.V, master.before = u, V, master.w
+    master.w = master.w.sub(V, alpha=master.constants["rate"] * T / u)
 
 
-def shortened(master: Master, reports: list[Report], V: Tensor, T: float) -> Tensor:
-    """V with |T V/u| at most the longest last known gradient of a present worker."""
+def longest(master: Master, reports: list[Report]) -> float:
+    """The longest last known gradient of a present worker."""
     for report in reports:
-        norm = torch.linalg.vector_norm(report.vectors["g"], dtype=torch.float64)
-        master.slope[report.worker] = float(norm)
-    most = float(master.slope[master.present].max()) * master.u / T
-    length = float(torch.linalg.vector_norm(V))
-    return V if length <= most else V * (most / length)
+        master.slope[report.worker] = length(report.vectors["g"])
+    return float(master.slope[master.present].max())
+
+
+def length(x: Tensor) -> float:
+    return float(torch.linalg.vector_norm(x, dtype=torch.float64))
 
 
 def shift(master: Master, reports: list[Report], T: float, carrying: Indices) -> None:
@@ -151,5 +154,11 @@ def kernels(master: Master, reports: list[Report], T: float, points: tuple[str, 
     for both points."""
     f = np.array([[r.scalars.get(f"loss{p}", master.f[r.worker]) for r in reports] for p in points])
     counts = master.counts[[r.worker for r in reports]]
-    k: Array = counts / counts.sum() * np.exp((f - master.c) / T)
+    k: Array = counts / counts.sum() * above(f, master.c, T)
     return k
+
+
+def above(f: Array, c: float, T: float) -> Array:
+    """exp((f - c)/T)."""
+    found: Array = np.exp(np.maximum((f - c) / T, -FAR))
+    return found
