@@ -19,7 +19,7 @@ from aspire.train.file import Source, call, job_of, load, read
 # What `aspire server` takes as `aspire train` does.
 SHARED = (
     *("iterations", "quorum", "staleness", "local_steps", "batch_size", "preset", "weight_decay"),
-    *("seed", "evaluate_every", "log", "checkpoint_seconds"),
+    *("seed", "evaluate_every", "log", "checkpoint_seconds", "tensorboard"),
 )
 
 
@@ -87,7 +87,7 @@ def _quoted(path: Path) -> str:
               help="Limit on one site's pull, in medians; 0: none.")  # fmt: skip
 def server_command(
     file: Path, kit: Path, listen: str, out: Path, patience: float, max_message: float | None,
-    log: str, checkpoint_seconds: float, **options: Any,
+    log: str, checkpoint_seconds: float, tensorboard: bool, **options: Any,
 ) -> None:  # fmt: skip
     """Train what FILE.py defines over sites that dial in; their data stays with them.
 
@@ -112,7 +112,8 @@ def server_command(
     with progress_bar(options["iterations"]) as progress, stoppable() as stop:
         run = train_on(
             engine, job, None, out=out, log=log, source=about, patience=patience,
-            checkpoint_seconds=checkpoint_seconds, progress=progress, stop=stop,
+            checkpoint_seconds=checkpoint_seconds, tensorboard=tensorboard, progress=progress,
+            stop=stop,
         )  # fmt: skip
     click.echo(table(run))
     click.echo(f"The run is in {out}.")

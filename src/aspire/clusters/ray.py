@@ -133,6 +133,7 @@ def remote_worker(name: str, make: Callable[[], Any], reserve: Mapping[str, Any]
         "get_if_exists": True,
         "max_restarts": -1,
         "max_task_retries": 0,
+        "enable_task_events": False,  # a line in Ray's own books for every step
     }
     return ray.remote(Worker).options(**options, **reserve).remote(make)
 
