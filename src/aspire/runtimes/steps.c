@@ -48,7 +48,7 @@ typedef struct {
     const int64_t *plan_workers, *plan_draws, *plan_checks, *plan_losses;
     const double *numbers;
     int64_t *found;
-    /* tasks that wait for somebody, in their order; each is there at least once */
+    /* tasks that wait for somebody, those of this plan first; each is there at least once */
     int64_t *queue, taken, handed, stop;
     /* liars: what a site's loss and gradient are multiplied with, (N,); whose model is false (-1:
        nobody's), what it says, and the row that it has, before and after its step */
@@ -413,15 +413,18 @@ enum { ABSORB = 1, HAND = 2 };
 
 /* Steps `first` to `last` of the plan, or one half of a step; 1: there is no memory. */
 int advance(Run *run, int64_t first, int64_t last, int64_t halves, int64_t helpers) {
-    int64_t most = (last - first) * run->quorum + run->n, count = 0;
+    int64_t due = (last - first) * run->quorum, count = 0;
+    const int64_t *Q = run->plan_workers + first * run->quorum;
     pthread_t threads[HELPERS];
     Room room;
     run->taken = run->handed = run->stop = 0;
-    run->queue = malloc((size_t)most * sizeof(int64_t));
+    run->queue = malloc((size_t)(2 * due + run->n) * sizeof(int64_t));
     if (!make_room(&run->problem, &room) || !run->queue) {
         leave_room(&room);
         return 1;
     }
+    for (int64_t k = 0; k < due; k++)
+        if (run->state[Q[k]] == WAITING) run->queue[run->handed++] = Q[k];
     for (int64_t j = 0; j < run->n; j++)
         if (run->state[j] == WAITING) run->queue[run->handed++] = j;
     while (count < helpers && count < HELPERS && !pthread_create(threads + count, 0, helper, run))
