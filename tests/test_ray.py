@@ -19,12 +19,14 @@ from aspire.runtimes.replay import replay_events
 from aspire.train import prepare, replay, train
 from aspire.train.engines import crew_and_job
 from aspire.train.file import job_of, read
+from aspire.train.job import few_threads
 from aspire.types import Task
 from tests.helpers import blobs, linear
 
 ray = pytest.importorskip("ray", reason="the extra ray is not installed")
 
 from aspire.clusters.ray import NAMESPACE, Ray, placement  # noqa: E402
+from aspire.clusters.shared import REPORT, TASK, Segment  # noqa: E402
 
 QUICK = {"iterations": 60, "batch_size": 8, "evaluate_every": 20}
 FILE = """
@@ -69,7 +71,7 @@ def connected(cluster):
 
 
 def pids(carrier) -> list[int]:
-    return ray.get([actor.ready.remote() for actor in carrier.actors])
+    return ray.get([carrier.wake(j) for j in range(len(carrier.actors))])
 
 
 def events_of(folder):
@@ -86,9 +88,44 @@ def test_train_on_ray_replays_on_the_simulator(connected, tmp_path):
     assert ray.util.list_named_actors() == []
 
 
-def test_killed_and_stopped_actors(connected, tmp_path):
+def wide(sites):
+    """A model whose vectors are too long to go with a call."""
+    draw = torch.Generator().manual_seed(1)
+    x = torch.randn(sites, 20, 9000, generator=draw)
+    torch.manual_seed(0)
+    return torch.nn.Linear(9000, 2), {
+        f"s{j}": (x[j], (x[j, :, j] > 0).long()) for j in range(sites)
+    }
+
+
+@pytest.mark.parametrize("near", [True, False])
+def test_long_vectors_by_memory_or_by_ray(connected, tmp_path, monkeypatch, near):
+    """Actors that cannot reach the memory, as on another machine, get them all the same."""
+    make, made = Segment.make, []
+
+    def noted(room):
+        segment = make(room)
+        if not near:
+            path, token, room = segment.address
+            segment.address = (path, token[::-1], room)
+        made.append(segment)
+        return segment
+
+    monkeypatch.setattr(Segment, "make", noted)
+    model, sites = wide(2)
+    train(model, sites, engine=Ray(), out=tmp_path / "r", **QUICK)
+    assert {segment.take(TASK, {"v": ("<f4", (9,))})["v"].any() for segment in made} == {True}
+    wrote = {segment.take(REPORT, {"w": ("<f4", (9,))})["w"].any() for segment in made}
+    assert wrote == {near}
+    assert replay(tmp_path / "r", prepare(model, sites, **QUICK))[0] == 62
+
+
+@pytest.mark.parametrize(
+    "given", [lambda: (linear(), blobs(3)), lambda: wide(3)], ids=["short", "long"]
+)
+def test_killed_and_stopped_actors(connected, tmp_path, given):
     """kill -9 is no event: the task is done again. SIGSTOP raises nothing: patience sees it."""
-    crew, job = crew_and_job(linear(), blobs(3), QUICK)
+    crew, job = crew_and_job(*given(), QUICK)
     carrier = Ray().open(crew, job.problem.names, "killed")
     first = pids(carrier)
     state = begin(job.method, job.problem.facts(), 0)
@@ -110,8 +147,9 @@ def test_killed_and_stopped_actors(connected, tmp_path):
     assert [a == b for a, b in zip(first, now, strict=True)] == [False, True, True]
     events = events_of(tmp_path)
     assert {"left", "joined"} <= {e["event"] for e in events if e["worker"] == 1}
-    problem = prepare(linear(), blobs(3), **QUICK).problem
-    again = replay_events(job.method, problem, events, 0, exact=True)
+    alone = prepare(*given(), **QUICK)
+    with few_threads(alone, one=True):  # as in an actor
+        again = replay_events(job.method, alone.problem, events, 0, exact=True)
     assert log.digest(again) == log.digest(state.master)
 
 

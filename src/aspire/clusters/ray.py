@@ -4,8 +4,8 @@ An actor loads its site by itself, so the data stays on its node. Ray restarts a
 process or node dies; the carrier asks it until it answers and then says `Back`. A process that is
 stopped, not dead, raises nothing: that is what the driver's patience is for.
 
-What travels is numpy arrays: they arrive in shared memory, read-only, without a copy, and messages
-are never written to.
+What travels is numpy arrays, and messages are never written to. Long ones go through memory that
+the driver shares with an actor on its machine (`shared`), to other machines through Ray's store.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
+from aspire.clusters.shared import REPORT, TASK, Address, Layout, Segment, Unreachable
 from aspire.native import keep_memory
 from aspire.runtimes.driver import Arrival, Back, Gone
 from aspire.runtimes.serve import Crew, NoState, serve
@@ -39,7 +40,9 @@ logger = logging.getLogger("aspire")
 NAMESPACE = "aspire"
 COME_UP, FOLLOW = 120.0, 20.0  # seconds until the first worker is up, and all others
 PAUSE = 0.5  # seconds between two questions whether an actor is there again
-Wire = tuple[int, int, str, dict[str, np.ndarray], dict[str, float]]
+LONG = 2**16  # bytes; Ray sends what is about that short with the call itself
+Vectors = dict[str, np.ndarray] | Layout  # a layout: they lie in a segment
+Wire = tuple[int, int, str, Vectors, dict[str, float], Address | None]
 
 
 @dataclass(frozen=True)
@@ -62,11 +65,8 @@ class Ray:
         ours = connect(self.address)
         reserve = {"num_cpus": self.num_cpus, "num_gpus": self.num_gpus}
         places = placement(names)
-        actors = [
-            remote_worker(f"{run}:{name}", make, reserve | places[name])
-            for name, make in zip(names, crew, strict=True)
-        ]
-        carrier = RayCarrier(actors, names, ours)
+        actors = [remote_worker(f"{run}:{name}", reserve | places[name]) for name in names]
+        carrier = RayCarrier(actors, [ray.put(make) for make in crew], names, ours)
         try:
             carrier.wait_for_workers()
         except BaseException:
@@ -124,7 +124,7 @@ def placement(names: Sequence[str]) -> dict[str, dict[str, Any]]:
     return {name: found.get(name, {}) for name in names}
 
 
-def remote_worker(name: str, make: Callable[[], Any], reserve: Mapping[str, Any]) -> Any:
+def remote_worker(name: str, reserve: Mapping[str, Any]) -> Any:
     """Detached and named: a new driver of the same run finds it again. Ray restarts it for ever."""
     options = {
         "name": name,
@@ -135,50 +135,72 @@ def remote_worker(name: str, make: Callable[[], Any], reserve: Mapping[str, Any]
         "max_task_retries": 0,
         "enable_task_events": False,  # a line in Ray's own books for every step
     }
-    return ray.remote(Worker).options(**options, **reserve).remote(make)
+    return ray.remote(Worker).options(**options, **reserve).remote()
+
+
+class NotReady(RuntimeError):
+    """A new process was handed a task before its site."""
 
 
 class Worker:
     """The actor. It remembers w_j, and can be killed at any time."""
 
-    def __init__(self, make: Callable[[], tuple[Method, Any]]) -> None:
+    def __init__(self) -> None:
         torch.set_num_threads(1)
         keep_memory()
         warnings.filterwarnings("ignore", "The given NumPy array is not writable")
-        self.make, self.state = make, None
+        self.state: Any = None
         self.parts: tuple[Method, Any] | None = None
+        self.segment: Segment | None = None
 
-    def ready(self) -> int:
+    def ready(self, make: Callable[[], tuple[Method, Any]]) -> int:
         """Load the site, once."""
         if self.parts is None:
-            self.parts = self.make()
+            self.parts = make()
         return os.getpid()
 
-    def work(self, wire: Wire) -> tuple[dict[str, np.ndarray], dict[str, float]]:
-        self.ready()
-        assert self.parts is not None
-        j, id, kind, vectors, scalars = wire
-        task = Task(j, id, kind, _tensors(vectors), scalars)
+    def work(self, wire: Wire) -> tuple[Vectors, dict[str, float]]:
+        if self.parts is None:
+            raise NotReady
+        j, id, kind, vectors, scalars, address = wire
+        segment = None if address is None else self._reach(address)
+        task = Task(j, id, kind, _tensors(vectors, segment, TASK), scalars)
         self.state, report = serve(*self.parts, self.state, task)
-        return {k: v.numpy() for k, v in report.vectors.items()}, dict(report.scalars)
+        found = {k: v.numpy() for k, v in report.vectors.items()}
+        layout = None if segment is None else segment.put(REPORT, found)
+        return found if layout is None else layout, dict(report.scalars)
+
+    def _reach(self, address: Address) -> Segment:
+        if self.segment is None or self.segment.address != address:
+            self.segment = Segment.open(address)
+        return self.segment
 
 
 class RayCarrier:
     """Calls that are out, each by the reference of its report: the large one, waited on itself."""
 
-    def __init__(self, actors: Sequence[Any], names: Sequence[str], ours: bool) -> None:
-        self.actors, self.names, self.ours = list(actors), names, ours
+    def __init__(
+        self, actors: Sequence[Any], makes: Sequence[Any], names: Sequence[str], ours: bool
+    ) -> None:
+        """`makes`: references to what loads each site, for a worker that starts again as well."""
+        self.actors, self.makes, self.names, self.ours = actors, makes, names, ours
         self.calls: dict[Any, tuple[int, int | None]] = {}  # worker and task; None: are you there
         self.lost: dict[int, float] = {}  # worker -> when to ask it again
         self.told: set[int] = set()  # said to be Gone
         self.idle: set[int] = set()  # up, and without a task so far: on a resumed run, the away
+        self.segments: dict[int, Segment] = {}
+        self.far: set[int] = set()  # who cannot reach theirs
         with warnings.catch_warnings():  # torch warns once a process about read-only arrays
             warnings.simplefilter("ignore")
             torch.from_numpy(np.frombuffer(b"\0" * 4, dtype=np.float32))
 
+    def wake(self, j: int) -> Any:
+        """Worker j's process, when it has its site."""
+        return self.actors[j].ready.remote(self.makes[j])
+
     def wait_for_workers(self) -> None:
         """Until all have loaded their sites, or one has and others take long: they come later."""
-        waiting: dict[Any, int] = {actor.ready.remote(): j for j, actor in enumerate(self.actors)}
+        waiting: dict[Any, int] = {self.wake(j): j for j in range(len(self.actors))}
         until, up = time.monotonic() + COME_UP, 0
         while waiting and time.monotonic() < until:
             for reference in ray.wait(list(waiting), timeout=1.0)[0]:
@@ -192,7 +214,7 @@ class RayCarrier:
                     raise ValueError(f"site {self.names[j]!r}: {_cause(error)}") from None
                 except RayActorError:  # it died while it was asked, and comes again
                     time.sleep(PAUSE)
-                    waiting[self.actors[j].ready.remote()] = j
+                    waiting[self.wake(j)] = j
         if not up:
             raise ValueError(f"no site came up within {COME_UP:g} s: expected room on the cluster")
         self.calls = {reference: (j, None) for reference, j in waiting.items()}
@@ -202,11 +224,34 @@ class RayCarrier:
             j = task.worker
             if j in self.lost or (j, None) in self.calls.values():
                 continue  # it is not there; when it is, Back
-            vectors = {name: x.detach().cpu().numpy() for name, x in task.vectors.items()}
-            wire = (j, task.id, task.kind, vectors, dict(task.scalars))
             if task.id >= 0:
                 self.idle.discard(j)
-            self.calls[self.actors[j].work.remote(wire)] = (j, task.id)
+            self.calls[self.actors[j].work.remote(self._wire(task))] = (j, task.id)
+
+    def _wire(self, task: Task) -> Wire:
+        """With its long vectors in the worker's segment, unless it has another call in its hands,
+        whose task or report may lie there."""
+        j, told = task.worker, dict(task.scalars)
+        vectors = {name: x.detach().cpu().numpy() for name, x in task.vectors.items()}
+        size = sum(x.nbytes for x in vectors.values())
+        busy = any(worker == j for worker, _ in self.calls.values())
+        segment = None if size <= LONG or busy or j in self.far else self._segment(j, size)
+        layout = None if segment is None else segment.put(TASK, vectors)
+        if segment is None or layout is None:
+            return j, task.id, task.kind, vectors, told, None
+        return j, task.id, task.kind, layout, told, segment.address
+
+    def _segment(self, j: int, size: int) -> Segment | None:
+        """Worker j's, with room for so many bytes in each half."""
+        known = self.segments.get(j)
+        if known is not None and known.address[2] >= size:
+            return known
+        made = Segment.make(2 * size)
+        if known is not None:
+            known.close()
+        if made is not None:
+            self.segments[j] = made
+        return made
 
     def receive(self, timeout: float) -> list[Arrival]:
         found: list[Arrival] = [Back(j) for j in sorted(self.idle)]
@@ -227,16 +272,20 @@ class RayCarrier:
         try:
             value = ray.get(reference)
         except RayTaskError as error:
-            if isinstance(error.cause, NoState):
+            if isinstance(error.cause, Unreachable):
+                self.far.add(j)
+            if isinstance(error.cause, NoState | Unreachable):
                 return [Back(j)]
-            return self._lose(j, str(_cause(error)))
+            reason = None if isinstance(error.cause, NotReady) else str(_cause(error))
+            return self._lose(j, reason)
         except RayError:  # the process, its node or the report is lost: it may be back soon
             return self._lose(j, None)
         if task is None:
             self.told.discard(j)
+            self.far.discard(j)
             return [Back(j)]
         vectors, scalars = value
-        return [Report(j, task, _tensors(vectors), scalars)]
+        return [Report(j, task, _tensors(vectors, self.segments.get(j), REPORT), scalars)]
 
     def _lose(self, j: int, reason: str | None) -> list[Arrival]:
         """Ask it from now on whether it is there; its other calls tell nothing more."""
@@ -251,16 +300,22 @@ class RayCarrier:
         now = time.monotonic()
         for j in [j for j, when in self.lost.items() if when <= now]:
             del self.lost[j]
-            self.calls[self.actors[j].ready.remote()] = (j, None)
+            self.calls[self.wake(j)] = (j, None)
 
     def close(self) -> None:
+        for segment in self.segments.values():
+            segment.close()
         for actor in self.actors:
             ray.kill(actor)
         if self.ours:
             ray.shutdown()
 
 
-def _tensors(vectors: Mapping[str, np.ndarray]) -> dict[str, torch.Tensor]:
+def _tensors(vectors: Any, segment: Segment | None, half: int) -> dict[str, torch.Tensor]:
+    """Vectors as they came, or those that a layout says are in this half of the segment."""
+    if not all(isinstance(x, np.ndarray) for x in vectors.values()):
+        assert segment is not None
+        vectors = segment.take(half, vectors)
     return {name: torch.from_numpy(x) for name, x in vectors.items()}
 
 
