@@ -2,7 +2,8 @@
 
 numpy hands every row's product to BLAS by itself, and a product of at most 2^18 multiplications is
 one thread's work there. So a row's numbers are the same to the bit beside any other rows, in any
-order and on any number of threads. Elementwise work is torch's, in place, on the same memory.
+order and on any number of threads. Elementwise work is torch's, in place, on the same memory, but
+for exponentials: at the ends of a thread's share torch forms them in another way than elsewhere.
 """
 
 from __future__ import annotations
@@ -137,7 +138,8 @@ class Room:
             wanted = torch.from_numpy(self.y[:R]).transpose(1, 2)
             torch.sub(top.H, wanted, out=top.S).mul_(2.0 / (top.S.shape[1] * self.batch))
             return
-        torch.softmax(top.H, 1, out=top.S)
+        np.exp(below_zero(top.h, top.s), out=top.s)
+        np.divide(top.s, top.s.sum(1, keepdims=True), out=top.s)
         where = self.y[:R] * self.batch
         where += self.first[:R]
         top.s.reshape(-1)[where] -= 1.0
@@ -153,6 +155,12 @@ def forward(
         H.add_(bias)
     if relu:
         H.relu_()
+
+
+def below_zero(h: Numbers, out: Numbers) -> Numbers:
+    """Class scores (R, classes, B) less the largest of each sample."""
+    found: Numbers = np.subtract(h, h.max(1, keepdims=True), out=out)
+    return found
 
 
 class Free(dict[Any, list[Any]]):
@@ -178,7 +186,7 @@ class Hall:
     def __init__(self, layers: Layers, C: int, c: int, dtype: torch.dtype) -> None:
         self.layers, self.places, self.c = layers, places(layers), c
         self.H = [torch.zeros((C, layer.outputs, c), dtype=dtype) for layer in layers]
-        self.h, self.log = [H.numpy() for H in self.H], torch.zeros_like(self.H[-1])
+        self.h, self.log = [H.numpy() for H in self.H], self.H[-1].numpy().copy()
         self.first = np.arange(C)[:, None] * (layers[-1].outputs * c) + np.arange(c)
 
     @np.errstate(over="ignore", invalid="ignore")
@@ -192,12 +200,14 @@ class Hall:
             below = h
         return self.H[-1]
 
+    @np.errstate(over="ignore", invalid="ignore")
     def losses(self, H: Tensor, y: Any) -> float:
         """The sum of -log softmax(h)_y, y (C, c)."""
-        torch.log_softmax(H, 1, out=self.log)
+        log = below_zero(H.numpy(), self.log)
+        log -= np.log(np.exp(log).sum(1, keepdims=True))
         where = y * self.c
         where += self.first
-        return -float(self.log.numpy().reshape(-1).take(where).sum(dtype=np.float64))
+        return -float(log.reshape(-1).take(where).sum(dtype=np.float64))
 
 
 def pieces(layers: Layers, count: int) -> list[tuple[int, int, int]]:

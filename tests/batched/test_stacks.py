@@ -212,6 +212,21 @@ def test_a_row_is_the_same_to_the_bit_beside_any_others(compiled, case):
         rows_alone_and_together(case)
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+def test_exponentials_do_not_depend_on_threads(threads):
+    """Two threads once met within a row, where torch's exponentials are others."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        with compiled_or_not(False):
+            plain = [False] * 3
+            rows_alone_and_together(
+                ([1, 1, 4], [False, False], plain, "cross_entropy", 2, 300, 0.0, 0)
+            )
+    finally:
+        torch.set_num_threads(before)
+
+
 def rows_alone_and_together(case):
     widths, biases, (last_relu, nested, flatten), loss, rows, batch, decay, seed = case
     torch.manual_seed(seed)
