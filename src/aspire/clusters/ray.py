@@ -40,7 +40,7 @@ logger = logging.getLogger("aspire")
 NAMESPACE = "aspire"
 COME_UP, FOLLOW = 120.0, 20.0  # seconds until the first worker is up, and all others
 PAUSE = 0.5  # seconds between two questions whether an actor is there again
-LONG = 2**16  # bytes; Ray sends what is about that short with the call itself
+LONG = 2**14  # bytes; shorter vectors go with the call itself
 Vectors = dict[str, np.ndarray] | Layout  # a layout: they lie in a segment
 Wire = tuple[int, int, str, Vectors, dict[str, float], Address | None]
 
