@@ -65,7 +65,7 @@ class Bounds(ctypes.Structure):
         *((name, ctypes.c_double) for name in ("pull", "coordinate", "fresh")),
         *((name, _number) for name in ("t", "panel", "memory", "refresh", "known")),
         *((name, _array) for name in (
-            "upper", "length", "weight", "seat", "seen", "rows", "median", "implied",
+            "upper", "length", "weight", "seat", "seen", "rows", "common", "implied",
             "far", "moved", "backs",
         )),
     )  # fmt: skip

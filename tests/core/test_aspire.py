@@ -318,6 +318,30 @@ def test_a_coordinate_that_one_worker_has_alone_hardly_moves():
     assert end(1.0) == 0.0
 
 
+def test_the_measure_of_a_coordinate_is_the_second_strongest_worker():
+    pulls = pull.nothing(4, START.float(), coordinates=True)
+    said = torch.tensor([[1.0, 0.0], [-3.0, 0.5], [2.0, -9.0]])
+    for j in range(2):
+        pull.learn(pulls, np.array([j]), said[j : j + 1])
+        pull.refresh(pulls, 4)
+    assert len(pulls.common) == 0  # two are too few
+    pull.learn(pulls, np.array([2]), said[2:])
+    pull.refresh(pulls, 4)
+    assert pulls.common.tolist() == [2.0, 0.5]
+
+
+def test_what_two_workers_have_moves_freely():
+    def end(bound):
+        locals_ = [Flat((1.0, 0.0)), Flat((-1.0, 0.0)), *[Quadratic((0.0, 5.0))] * 2]
+        b = Board(aspire(coordinate_bound=bound), locals_, START)
+        b.probe()
+        for j in [0, 1, 2, 3] * 200:
+            b.turn(j)
+        return float(b.master.z[1])
+
+    assert end(1.0) == pytest.approx(end(None), abs=0.5)
+
+
 def test_honest_runs_are_hardly_touched_by_the_bound():
     free, bounded = board(4), board(4, pull_bound=10.0)
     for j in [3, 0, 1, 2] * 200:

@@ -263,7 +263,7 @@ def test_bounds_and_lies_are_the_simulators(lie, bounds, quorum):
     for name in ("length", "rate", "kappa", "weight", "seat", "seen"):
         np.testing.assert_allclose(getattr(x, name), getattr(y, name), rtol=1e-9)
     torch.testing.assert_close(x.rows, y.rows, rtol=1e-8, atol=1e-9)
-    torch.testing.assert_close(x.median, y.median, rtol=1e-8, atol=1e-9)
+    torch.testing.assert_close(x.common, y.common, rtol=1e-8, atol=1e-9)
 
 
 def test_planes_without_a_limit_and_more_than_there_is_room_for(monkeypatch):

@@ -2,17 +2,19 @@
 
 A false loss is bounded by the uncertainty set; a false w_j is not: it enters z directly, and phi_j
 integrates it. Both bounds read a report as the gradient that it implies, which is (11) solved for
-grad f_j, so nothing that a worker says about itself counts. Medians over the workers are the
-measure, so that one liar cannot move them.
+grad f_j, so nothing that a worker says about itself counts. The measure is what other workers do,
+so that one liar cannot move it.
 
 - `pull_bound` b: a report that implies a gradient longer than b median ones says nothing; the
   worker is put back to w_j = z, phi_j = 0, as if it had just returned.
-- `coordinate_bound` b: in no coordinate does a worker pull harder than b u_j times the median
-  worker: |phi_j| <= b u_j m and |w_j - z| <= b u_j m / kappa, m_c the median over workers of
-  |running mean of the implied gradient|. What only one site has, such as the trigger of a
-  backdoor, is learnt slowly; so is an honest site's peculiarity.
+- `coordinate_bound` b: in no coordinate does a worker pull harder than b u_j times the second
+  strongest worker there: |phi_j| <= b u_j m and |w_j - z| <= b u_j m / kappa, m_c the second
+  largest over workers of |running mean of the implied gradient|. What only one site has, such as
+  the trigger of a backdoor, is learnt slowly; so is an honest site's peculiarity. (A median over
+  workers holds more liars, and keeps a network from units that few of many sites need.)
 
-A lie inside these limits is not stopped; among few workers that can be a strong one.
+A lie inside these limits is not stopped; among few workers that can be a strong one, and two liars
+who agree are no longer alone.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from aspire.types import Array
 Indices = NDArray[np.int64]
 PANEL = 32  # workers whose implied gradients are remembered
 MEMORY = 100  # reports in their running means
-REFRESH = 25  # steps between two medians
+REFRESH = 25  # steps between two looks at what workers have in common
 COLUMNS = 1024  # whose squares are added up first; as in methods/passes.c
 FRESH = 0.1  # share of the newest length in a worker's usual one
 
@@ -47,7 +49,7 @@ class Pulls:
     rows: Tensor  # (at most PANEL, p) running means
     seat: Indices  # worker -> row, -1: none
     seen: Indices  # row -> reports in it, 0: free
-    median: Tensor  # m, empty: not known yet
+    common: Tensor  # m, empty: not known yet
 
 
 def nothing(n: int, like: Tensor, *, coordinates: bool) -> Pulls:
@@ -56,7 +58,7 @@ def nothing(n: int, like: Tensor, *, coordinates: bool) -> Pulls:
     return Pulls(
         length=np.zeros(n), rate=np.ones(n), kappa=np.ones(n), weight=np.ones(n),
         rows=torch.zeros((panel, len(like)), dtype=like.dtype, device=like.device),
-        seat=np.full(n, -1), seen=np.zeros(panel, dtype=np.int64), median=like[:0].clone(),
+        seat=np.full(n, -1), seen=np.zeros(panel, dtype=np.int64), common=like[:0].clone(),
     )  # fmt: skip
 
 
@@ -126,7 +128,7 @@ def refresh(pulls: Pulls, n: int) -> None:
     known = np.flatnonzero(pulls.seen)
     if 2 * len(known) >= min(n, PANEL) and len(known) >= 3:
         rows = pulls.rows[torch.from_numpy(known).to(pulls.rows.device)]
-        pulls.median = rows.abs_().median(0).values
+        pulls.common = rows.abs_().topk(2, 0).values[1]
 
 
 def forget(pulls: Pulls, j: int) -> None:

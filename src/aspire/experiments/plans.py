@@ -23,10 +23,7 @@ BUDGETS = {
 QUICK = 50  # --quick divides budgets by this
 LEAST = 40  # gradients per site: the start-up probe takes 13 of them
 PULL_BOUND = 10.0
-# A linear layer is held as tightly as can be; hidden units often belong to a few sites, of fifteen
-# sites more often than of five. Chosen on validation parts, see docs/reproduction.md.
-COORDINATE_BOUNDS = {"fashion-mnist": 1.0, "sc-ma": 48.0}
-COORDINATE_BOUND = 8.0  # all other networks
+COORDINATE_BOUND = 1.0
 MOST_WORKERS = 100_000
 
 
@@ -196,5 +193,5 @@ def settings_of(plan: Plan, dataset: str, row: Row, tuned: bool) -> dict[str, An
         base["prior"] = attack.trusting(len(READERS[dataset].sites)).tolist()
     if row.bounded:
         base["pull_bound"] = PULL_BOUND
-        base["coordinate_bound"] = COORDINATE_BOUNDS.get(dataset, COORDINATE_BOUND)
+        base["coordinate_bound"] = COORDINATE_BOUND
     return base | row.settings

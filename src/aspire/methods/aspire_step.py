@@ -146,13 +146,13 @@ def within_coordinates(
     """The rows within the bound on every coordinate, and that bound on phi_j once it is known."""
     pulls, w, workers = master.pulls, implied.told, implied.workers
     pull.learn(pulls, workers, torch.cat(list(implied_gradients(implied)), dim=1))
-    if master.t % pull.REFRESH == 0 or not len(pulls.median):
+    if master.t % pull.REFRESH == 0 or not len(pulls.common):
         pull.refresh(pulls, master.n)
-    if not len(pulls.median):
+    if not len(pulls.common):
         return w, None
     assert rules.coordinate_bound is not None
     z = master.z.to(w.dtype)
-    most = pull.column(rules.coordinate_bound * master.upper[workers], w) * pulls.median
+    most = pull.column(rules.coordinate_bound * master.upper[workers], w) * pulls.common
     return z + pull.within(w - z, most / master.constants["kappa"]), most
 
 

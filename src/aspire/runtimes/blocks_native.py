@@ -105,13 +105,13 @@ class Compiled:
         """`core.pull` on the master's own memory."""
         rules, m, n = self.rules, self.master, len(self.master.f)
         pulls, p = m.pulls, self.w.shape[1]
-        self.median = self.w.new_zeros(p) if not len(pulls.median) else pulls.median.clone()
+        self.common = self.w.new_zeros(p) if not len(pulls.common) else pulls.common.clone()
         self.implied, self.backs = self.w.new_zeros(p), np.zeros((3, n), dtype=np.int64)
         return native.Bounds(
             rules.pull_bound or 0.0, rules.coordinate_bound or 0.0, pull.FRESH,
-            m.t, len(pulls.rows), pull.MEMORY, pull.REFRESH, int(len(pulls.median) > 0),
+            m.t, len(pulls.rows), pull.MEMORY, pull.REFRESH, int(len(pulls.common) > 0),
             *map(at, (m.upper, pulls.length, pulls.weight, pulls.seat, pulls.seen)),
-            *(x.data_ptr() for x in (pulls.rows, self.median, self.implied)),
+            *(x.data_ptr() for x in (pulls.rows, self.common, self.implied)),
             *map(at, self.backs),
         )  # fmt: skip
 
@@ -174,7 +174,7 @@ class Compiled:
         lam, self.lam_before, F = (self.planes[name][:L].copy() for name in PLANE)
         m.planes, m.h = Planes(m.planes.P, lam, F), float(self.planes["height"][0])
         if self.run.bounds.known:
-            m.pulls.median = self.median
+            m.pulls.common = self.common
 
     def put_planes(self) -> None:
         A, L = self.master.planes, len(self.master.planes)

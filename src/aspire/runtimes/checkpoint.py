@@ -28,7 +28,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 logger = logging.getLogger("aspire")
-FOLDER, FORMAT, KEPT = "checkpoints", "3", 3
+FOLDER, FORMAT, KEPT = "checkpoints", "4", 3
 Tensors = dict[str, Tensor]
 
 

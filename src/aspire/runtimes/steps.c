@@ -21,11 +21,11 @@ enum { DONE, WAITING, RUNNING };
 /* `core.pull`; a bound of 0 is none. */
 typedef struct {
     double pull, coordinate, fresh;
-    int64_t t, panel, memory, refresh, known; /* t of the plan's first step; is the median known */
+    int64_t t, panel, memory, refresh, known; /* t of the plan's first step; is `common` known */
     const double *upper;              /* (N,) u_j */
     double *length, *weight;          /* (N,) */
     int64_t *seat, *seen;             /* (N,), (panel,) */
-    REAL *rows, *median, *implied;    /* (panel, p), (p,), (p,) */
+    REAL *rows, *common, *implied;    /* (panel, p), (p,), (p,) */
     int64_t *far, *moved, *backs;     /* (N,) of the last report; how often each was put back */
 } Bounds;
 
@@ -245,22 +245,21 @@ static void remember(Bounds *b, int64_t j, const REAL *g, int64_t p) {
     for (int64_t i = 0; i < p; i++) row[i] += share * (g[i] - row[i]);
 }
 
-/* `pull.refresh`: the lower median over the workers that are known, in every coordinate. */
+/* `pull.refresh`: the second largest over the workers that are known, in every coordinate. */
 static void refresh(Bounds *b, int64_t n, int64_t p) {
     int64_t at[PANEL], count = 0;
     for (int64_t k = 0; k < b->panel; k++)
         if (b->seen[k]) at[count++] = k;
     if (2 * count < (n < PANEL ? n : PANEL) || count < 3) return;
     for (int64_t i = 0; i < p; i++) {
-        REAL sorted[PANEL];
+        REAL first = 0, second = 0;
         for (int64_t k = 0; k < count; k++) {
             REAL x = b->rows[at[k] * p + i];
-            int64_t m = k;
             x = x < 0 ? -x : x;
-            for (; m && sorted[m - 1] > x; m--) sorted[m] = sorted[m - 1];
-            sorted[m] = x;
+            second = x > first ? first : x > second ? x : second;
+            first = x > first ? x : first;
         }
-        b->median[i] = sorted[(count - 1) / 2];
+        b->common[i] = second;
     }
     b->known = 1;
 }
@@ -286,7 +285,7 @@ static void hold_back(Run *run, const int64_t *Q, int64_t t) {
             b->backs[j]++;
         } else if (b->coordinate && b->known)
             for (int64_t i = 0; i < p; i++) {
-                REAL z = (REAL)run->z[i], new = z + clipped(w[i] - z, limit * b->median[i] / kappa);
+                REAL z = (REAL)run->z[i], new = z + clipped(w[i] - z, limit * b->common[i] / kappa);
                 moved |= new != w[i];
                 w[i] = new;
             }
@@ -334,7 +333,7 @@ static void bound_phi(const Bounds *b, int64_t j, REAL *phi, int64_t first, int6
     if (b->far[j])
         memset(phi, 0, (size_t)n * sizeof(REAL));
     else if (b->coordinate && b->known)
-        for (int64_t i = 0; i < n; i++) phi[i] = clipped(phi[i], limit * b->median[first + i]);
+        for (int64_t i = 0; i < n; i++) phi[i] = clipped(phi[i], limit * b->common[first + i]);
 }
 
 /* (12) and (15) with the reports of Q, then (11) for their next tasks, column by column. */
