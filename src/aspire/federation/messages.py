@@ -96,11 +96,17 @@ def filled_up(header: bytes, size: int) -> bytes:
     """With a filler, if `size` bytes of data would not begin at a multiple of EIGHT otherwise."""
     if not size:
         return header
-    for longer in (header, *(header + b"\x2a" + bytes([k]) + bytes(k) for k in range(1, 12))):
-        inner = len(varint(len(longer))) + len(longer) + len(varint(size)) + 2
-        if (1 + len(varint(inner + size)) + inner) % EIGHT == 0:
+    for more in (0, *range(3, 14)):  # a filler has three bytes at least
+        longer = len(header) + more
+        inner = width(longer) + longer + width(size) + 2
+        if (1 + width(inner + size) + inner) % EIGHT == 0:
             break
-    return longer
+    return header + (b"\x2a" + bytes([more - 2]) + bytes(more - 2) if more else b"")
+
+
+def width(n: int) -> int:
+    """Bytes of `varint`."""
+    return max(1, -(-n.bit_length() // 7))
 
 
 def _frame(header: bytes, data: memoryview) -> bytes:
