@@ -133,8 +133,11 @@ def test_killed_and_stopped_actors(connected, tmp_path, given):
     driver = Driver(job.method, carrier, job.problem.names, state, trail, patience=60.0)
     driver.run(lambda s: s.master.t >= 20)
     os.kill(first[0], signal.SIGKILL)
-    reports = state.reports[0]
+    reports, before = state.reports[0], {j: x.address for j, x in carrier.segments.items()}
     driver.run(lambda s: s.reports[0] > reports + 3)
+    # what is left of the old process cannot write where the new one does
+    kept = {j for j, x in carrier.segments.items() if before[j] == x.address}
+    assert kept == set(before) - {0}
     assert {e["event"] for e in events_of(tmp_path)} == {"report"}
     os.kill(first[1], signal.SIGSTOP)
     driver.patience = 1.0

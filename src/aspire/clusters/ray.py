@@ -246,12 +246,17 @@ class RayCarrier:
         known = self.segments.get(j)
         if known is not None and known.address[2] >= size:
             return known
+        self._drop(j)
         made = Segment.make(2 * size)
-        if known is not None:
-            known.close()
         if made is not None:
             self.segments[j] = made
         return made
+
+    def _drop(self, j: int) -> None:
+        """The next task has a new segment: a process that was given up may still write to this."""
+        known = self.segments.pop(j, None)
+        if known is not None:
+            known.close()
 
     def receive(self, timeout: float) -> list[Arrival]:
         found: list[Arrival] = [Back(j) for j in sorted(self.idle)]
@@ -275,6 +280,7 @@ class RayCarrier:
             if isinstance(error.cause, Unreachable):
                 self.far.add(j)
             if isinstance(error.cause, NoState | Unreachable):
+                self._drop(j)
                 return [Back(j)]
             reason = None if isinstance(error.cause, NotReady) else str(_cause(error))
             return self._lose(j, reason)
@@ -290,6 +296,7 @@ class RayCarrier:
     def _lose(self, j: int, reason: str | None) -> list[Arrival]:
         """Ask it from now on whether it is there; its other calls tell nothing more."""
         self.calls = {ref: call for ref, call in self.calls.items() if call[0] != j}
+        self._drop(j)
         self.lost[j] = time.monotonic() + PAUSE
         if reason is None or j in self.told:
             return []
