@@ -177,7 +177,7 @@ class Worker:
 
 
 class RayCarrier:
-    """Calls that are out, each by the reference of its report: the large one, waited on itself."""
+    """Calls that are out, each by the reference of its report; it is that which is waited on."""
 
     def __init__(
         self, actors: Sequence[Any], makes: Sequence[Any], names: Sequence[str], ours: bool
