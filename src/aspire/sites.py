@@ -55,6 +55,9 @@ class Samples:
 
     def chunks(self, index: Tensor | None = None) -> Iterator[tuple[Any, Any]]:
         """All samples, or those at `index`, in pieces that fit in memory."""
+        if index is None and self.pair is not None and self.size <= CHUNK:
+            yield self.pair
+            return
         if index is None and self.pair is not None:
             yield from zip(self.pair[0].split(CHUNK), self.pair[1].split(CHUNK), strict=True)
             return

@@ -11,9 +11,10 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import grpc
@@ -59,6 +60,7 @@ OPTIONS = (
     ("grpc.use_local_subchannel_pool", 1),
 )
 Make = Callable[[Settings], tuple[Method, Site]]
+Answer = Callable[[Task], Awaitable[None]]
 
 
 @dataclass
@@ -84,6 +86,7 @@ class Dialler:
         self.attempts = 0
         self.hands = ThreadPoolExecutor(1, "work")
         self.took = SHORT  # seconds for the last task
+        self.idle = True
 
     async def run(self) -> None:
         """Until the server says that the run is over."""
@@ -122,8 +125,9 @@ class Dialler:
             call = channel.stream_stream(METHOD)()
             method, local = await self.greet(call)
             inbox: asyncio.Queue[Task] = asyncio.Queue()
-            reading = asyncio.create_task(self.read(call, inbox))
-            working = asyncio.create_task(self.work(call, method, local, inbox))
+            answer = partial(self.answer, call, method, local)
+            reading = asyncio.create_task(self.read(call, inbox, answer))
+            working = asyncio.create_task(self.work(inbox, answer))
             try:
                 await asyncio.wait({reading, working}, return_when=asyncio.FIRST_COMPLETED)
                 done = reading if reading.done() else working
@@ -167,8 +171,8 @@ class Dialler:
         self.attempts, self.heard = 0, time.monotonic()
         return self.known[1:]
 
-    async def read(self, call: Any, inbox: asyncio.Queue[Task]) -> None:
-        """Tasks into the inbox until the run is over; while we work, too."""
+    async def read(self, call: Any, inbox: asyncio.Queue[Task], answer: Answer) -> None:
+        """Tasks into the inbox until the run is over; while we work, too. Short ones need none."""
         assert self.known is not None
         number, message = self.known[2].number, None
         while (received := await call.read()) is not aio.EOF:
@@ -180,38 +184,46 @@ class Dialler:
             if inbox.qsize() > WAITING:
                 raise Refusal(f"sent more than {WAITING} tasks at once")
             if message.whole:
-                inbox.put_nowait(task_of(message, number))
-                message = None
+                task, message = task_of(message, number), None
+                if self.took < SHORT and self.idle and inbox.empty():
+                    await answer(task)
+                else:
+                    inbox.put_nowait(task)
         raise ConnectionError
 
-    async def work(
-        self, call: Any, method: Method, local: Site, inbox: asyncio.Queue[Task]
-    ) -> None:
-        """Task by task. One that we have answered already was sent again for its report."""
-        memory = self.memory
+    async def work(self, inbox: asyncio.Queue[Task], answer: Answer) -> None:
         while True:
-            task, report = await inbox.get(), memory.report
+            await answer(await inbox.get())
+
+    async def answer(self, call: Any, method: Method, local: Site, task: Task) -> None:
+        """One task. One that we have answered already was sent again for its report."""
+        memory, self.idle = self.memory, False
+        try:
+            report = memory.report
             if report is None or report.task != task.id:
-                try:
-                    memory.worker, report = await self.do(method, local, memory.worker, task)
-                except NoState:
-                    continue  # we are new, and the server sends it again, whole, since we called
-                except Exception as error:
-                    kind = type(error).__name__
-                    raise ValueError(f"the work on a task raised {kind}: {error}") from error
+                memory.worker, report = await self.do(method, local, memory.worker, task)
             if task.id >= 0:
                 memory.report = report
             await send(call, report)
+        except NoState:
+            pass  # we are new, and the server sends it again, whole, since we called
+        finally:
+            self.idle = True
 
     async def do(self, method: Method, local: Site, worker: Any, task: Task) -> Any:
         """Long work in a thread, so that the line stays alive; short work here, where it is."""
         began = time.monotonic()
-        if self.took < SHORT:
-            found = serve(method, local, worker, task)
-        else:
-            found = await self.loop.run_in_executor(self.hands, serve, method, local, worker, task)
-        self.took = time.monotonic() - began
-        return found
+        try:
+            if self.took < SHORT:
+                return serve(method, local, worker, task)
+            return await self.loop.run_in_executor(self.hands, serve, method, local, worker, task)
+        except NoState:
+            raise
+        except Exception as error:
+            kind = type(error).__name__
+            raise ValueError(f"the work on a task raised {kind}: {error}") from error
+        finally:
+            self.took = time.monotonic() - began
 
 
 async def send(call: Any, report: Report | None) -> None:

@@ -32,6 +32,7 @@ logger = logging.getLogger("aspire")
 LEVELS = ("full", "digest", "off", "vectors")
 NAME, VECTORS = "events.jsonl", "reports"
 LONG = 2**16  # numbers: longer vectors are hashed in a thread
+SHORT = 2**12  # numbers: shorter vectors are hashed byte by byte
 OF_DIGESTS = "q"  # what such a hash begins with: no hexadecimal digit
 PLAIN = {torch.float32, torch.float64}  # what numpy has, and hashes as it lies
 
@@ -76,7 +77,7 @@ def digest(state: Any) -> str:
 
 def content(vectors: Mapping[str, torch.Tensor], *, every_byte: bool) -> str:
     """The hash of a report's vectors."""
-    if every_byte or max((x.numel() for x in vectors.values()), default=0) <= LONG:
+    if every_byte or max((x.numel() for x in vectors.values()), default=0) <= SHORT:
         return digest(vectors)[:16]
     sha = hashlib.sha256()
     for name, x in sorted(vectors.items()):
