@@ -77,8 +77,8 @@ class Run(ctypes.Structure):
     _fields_ = (
         ("problem", Problem), ("n", _number), ("quorum", _number), ("planes", _number),
         *((name, ctypes.c_double) for name in (
-            "kappa", "eta", "rho2", "settle", "stride", "overshoot", "steeper", "ease_off",
-            "usual",
+            "kappa", "eta", "rho2", "settle", "stride", "momentum", "overshoot", "steeper",
+            "ease_off", "usual",
         )),
         *((name, _array) for name in (
             "flight", "g", "w", "phi", "z", "average", "sum_w", "sum_phi",

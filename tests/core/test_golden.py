@@ -142,3 +142,25 @@ def test_one_local_step_is_the_plain_variant_and_more_take_more():
         w = w - 0.1 * (0.5 * (w - [1.0, 0.0]) + 0.5 * w - v)
     close(report.vectors["w"], w)
     assert report.scalars["gradients"] == 3
+
+
+@pytest.mark.parametrize("K", [1, 2])
+def test_momentum_goes_on_by_its_share_of_the_last_move(K):
+    """w <- (11) + beta (w - the w before), whose K local steps take a K-th of it each."""
+    board = started(Auto(momentum=0.4), local_steps=K)
+    close(board.hands[0].vectors["v"], board.master.constants["kappa"] * 0.5)  # no move yet
+    board.turn(0)
+    moved = board.workers[0].numpy() - 0.5
+    m, task = board.master, board.hands[0]
+    w, told = board.workers[0].numpy().copy(), task.scalars
+    v = m.phi[0].numpy() + told["kappa"] * m.z.numpy()
+    for _ in range(K):
+        slope = told["pi"] * (w - [1.0, 0.0]) + told["kappa"] * w - v
+        w = w - told["rate"] * slope + 0.4 / K * moved
+    close(board.report(0).vectors["w"], w)
+
+
+@pytest.mark.parametrize("value", [-0.1, 1.0, float("nan")])
+def test_momentum_is_below_one(value):
+    with pytest.raises(ValueError, match=f"momentum={value}"):
+        Auto(momentum=value)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from aspire.core.presets import Paper
+from aspire.core.presets import Auto, Paper
 from aspire.core.schedules import Limits
 from aspire.methods import aspire, aspire_vectors, passes
 from aspire.runtimes.log import digest
@@ -68,6 +68,7 @@ TIGHT = Paper(limits=Limits(a1=0.8, a4=0.02))
     [
         {},
         {"preset": TIGHT},
+        {"preset": Auto(momentum=0.6)},
         {"pull_bound": 10.0, "local_steps": 3},
         {"pull_bound": 0.5},
         {"coordinate_bound": 3.0},

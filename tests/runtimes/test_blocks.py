@@ -159,6 +159,17 @@ def test_blocks_are_the_simulator(n, quorum, way):
     assert_same(a, b, 1e-10)
 
 
+@pytest.mark.parametrize(("n", "quorum"), [(5, 1), (16, 4)])
+@pytest.mark.parametrize("bounds", [{}, {"pull_bound": 2.0, "coordinate_bound": 1.0}])
+def test_blocks_have_the_simulators_momentum(n, quorum, bounds):
+    made, still = problem(n, decay=0.01), by_events(problem(n, decay=0.01), 200, quorum=quorum)
+    given = {"quorum": quorum, "preset": Auto(momentum=0.6), **bounds}
+    assert blocks.fits(begin(made, **given)) == blocks_native.can_compile(made)
+    a, b = (run(made, 200, **given) for run in (by_blocks, by_events))
+    assert_same(a, b, 1e-9)
+    assert not torch.allclose(a.master.z, still.master.z, rtol=1e-3)
+
+
 @pytest.mark.parametrize("linear", [True, False])
 def test_steps_that_went_too_far_are_cut_alike(way, linear):
     made = problem(7, scale=30.0, linear=linear)

@@ -54,6 +54,7 @@ class Auto:
     damping: float = 0.02  # s
     leak: float = 0.001  # e
     forget: float = 0.3
+    momentum: float = 0.0  # of a worker's last move in its next one, below 1
     simplex: bool = field(default=True, init=False)
     power: int = field(default=12, init=False)
     checks: bool = field(default=True, init=False)
@@ -61,6 +62,8 @@ class Auto:
 
     def __post_init__(self) -> None:
         positive(ascent=self.ascent, **self.given)
+        if not 0 <= self.momentum < 1:
+            raise ValueError(f"momentum={self.momentum}: expected at least 0 and less than 1")
 
     @property
     def given(self) -> dict[str, float]:
@@ -131,6 +134,7 @@ class Paper:
     simplex: bool = field(default=False, init=False)
     power: int = field(default=0, init=False)
     checks: bool = field(default=False, init=False)
+    momentum: float = field(default=0.0, init=False)
 
     def __post_init__(self) -> None:
         positive(eta_w=self.eta_w, eta_z=self.eta_z, eta_h=self.eta_h, kappa=self.kappa)
@@ -189,6 +193,7 @@ class Theorem1:
     simplex: bool = field(default=False, init=False)
     power: int = field(default=12, init=False)
     checks: bool = field(default=False, init=False)
+    momentum: float = field(default=0.0, init=False)
 
     def __post_init__(self) -> None:
         positive(epsilon=self.epsilon, theta=self.theta, kappa=self.kappa, drift=self.drift)

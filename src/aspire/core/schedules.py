@@ -96,6 +96,10 @@ class Preset(Protocol):
         """Workers see now and then whether their step is not too long."""
 
     @property
+    def momentum(self) -> float:
+        """What of a worker's last move its next one begins with; 0: nothing, as in the paper."""
+
+    @property
     def limits(self) -> Limits: ...
 
     def every(self, n: int) -> int:

@@ -33,7 +33,7 @@ def uncertainty(n: int, settings: Settings) -> CDNorm:
 
 
 def preset(settings: Settings) -> Auto:
-    names = ("coupling", "dual", "ascent", "settle", "stride")
+    names = ("coupling", "dual", "ascent", "settle", "stride", "momentum")
     return Auto(**{name: settings[name] for name in names if name in settings})
 
 

@@ -58,8 +58,8 @@ def step(rules: Rules, master: Master, tasks: list[Task], infos: list[Info]) -> 
     revise_planes(rules, master, lam_before, infos)
     if master.constants["kappa"] != kappa:
         rates = rates_of(rules, master, len(workers))
-    share = rules.preset.averaging(master.t)
-    v = move(step_of(master, workers, w, rates, rules.preset.limits, share), held)
+    share, pushed = rules.preset.averaging(master.t), push(rules, master, workers)
+    v = move(step_of(master, workers, w, rates, rules.preset.limits, share, pushed), held)
     master.last[workers] = master.t
     infos.append(Stepped(master.t, tuple(members)))
     master.t += 1
@@ -118,6 +118,19 @@ def revise_planes(rules: Rules, master: Master, lam_before: Array, infos: list[I
         infos.append(Noted(master.t, f"planes {before} -> {len(master.planes)}"))
 
 
+def push(rules: Rules, master: Master, workers: NDArray[np.int64]) -> Array | None:
+    """beta/(a_w K) of these workers: with that much of its move in v_j, (11) goes on by beta of it.
+
+    K local steps share it. None: there is no momentum.
+    """
+    beta = rules.preset.momentum
+    if not beta:
+        return None
+    pi = master.planes.pi(workers).tolist()
+    rates = [worker_rate(rules, master, j, w) for j, w in zip(workers.tolist(), pi, strict=True)]
+    return beta / (rules.local_steps * np.array(rates))
+
+
 def held_back(
     rules: Rules, master: Master, workers: NDArray[np.int64], w: Tensor, infos: list[Info]
 ) -> tuple[Tensor, Held | None, NDArray[np.bool_] | None]:
@@ -165,7 +178,7 @@ def step_tasks(
     start: Tensor | None = None,
     resend: NDArray[np.bool_] | None = None,
 ) -> list[Task]:
-    """v_j = phi_j + kappa z and pi_j; w_j too where the worker's own differs from ours.
+    """v_j and pi_j; w_j too where the worker's own differs from ours.
 
     `start`: the w_j of them all, who then share it and the one v.
     """

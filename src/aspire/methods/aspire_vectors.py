@@ -41,6 +41,7 @@ class Step:
     rates: Rates
     limits: Limits
     share: float  # what the new z weighs in the average
+    push: Array | None = None  # (S,) what v_j has of the worker's move, besides
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,7 @@ def move(s: Step, held: Held | None) -> Tensor:
     for old_w, old_phi, new, top, out, z, average, sum_w, sum_phi in blocks(
         len(told), *rows, told, most, v, s.z, s.average, s.sum_w, s.sum_phi
     ):
+        moved = None if s.push is None else torch.sub(new, old_w)
         add_change(sum_w, new, old_w)
         equations.z_step(
             z, sum_phi, sum_w, n=s.n, kappa=s.kappa, rate=rates.eta_z, limit=limits.a1, out=z
@@ -90,6 +92,9 @@ def move(s: Step, held: Held | None) -> Tensor:
         old_phi.copy_(phi)
         average.copy_(z) if s.share >= 1 else average.lerp_(z, s.share)
         torch.add(phi, short, alpha=s.kappa, out=out)
+        if moved is not None and s.push is not None:
+            for row, move_, push in zip(out, moved, s.push.tolist(), strict=True):
+                row.add_(move_, alpha=push)
     if len(told) > 1:
         index = torch.from_numpy(s.workers).to(told.device)
         s.w.index_copy_(0, index, rows[0])
@@ -124,14 +129,15 @@ def add_change(total: Tensor, new: Tensor, old: Tensor) -> None:
 
 
 def step_of(
-    master: Master, workers: Indices, w: Tensor, rates: Rates, limits: Limits, share: float
-) -> Step:
+    master: Master, workers: Indices, w: Tensor, rates: Rates, limits: Limits, share: float,
+    push: Array | None,
+) -> Step:  # fmt: skip
     """The master's vectors, with z and the average in memory that nobody else reads."""
     own_vectors(master, w.dtype)
     m = master
     return Step(
         workers, w, m.w, m.phi, m.z, m.average, m.sum_w, m.sum_phi, m.n, m.constants["kappa"],
-        rates, limits, share,
+        rates, limits, share, push,
     )  # fmt: skip
 
 

@@ -19,6 +19,7 @@ typedef struct {
     double *z, *average, *sum_w, *sum_phi;
     double many, kappa, eta, a1, share; /* many = kappa n */
     float c2, rho2, a4, k;              /* k = kappa */
+    const double *push;                 /* (S,) what v_j has of the worker's move; 0: nothing */
 } Step;
 
 static inline double box(double x, double most) { return x < -most ? -most : x > most ? most : x; }
@@ -46,7 +47,7 @@ static void centre(const Step *s, int64_t at, int64_t n, const double *restrict 
         for (int64_t i = 0; i < n; i++) mean[i] = fma(share - 1, z[i] - mean[i], z[i]);
 }
 
-/* w_j as reported, (12), (15), the average and v_j = phi_j + kappa z. */
+/* w_j as reported, (12), (15), the average and v_j = phi_j + kappa z, with what pushes it on. */
 void move(const Step *s) {
     int64_t p = s->p;
     float c2 = s->c2, rho2 = s->rho2, a4 = s->a4, k = s->k;
@@ -56,7 +57,9 @@ void move(const Step *s) {
         float brief[SHORT];
         for (int64_t r = 0; r < s->reports; r++) {
             const float *restrict told = s->told + r * p + at;
-            float *restrict w = s->w + s->workers[r] * p + at;
+            float *restrict w = s->w + s->workers[r] * p + at, *restrict v = s->v + r * p + at;
+            if (s->push)
+                for (int64_t i = 0; i < n; i++) v[i] = told[i] - w[i];
             for (int64_t i = 0; i < n; i++) {
                 double d = (double)(told[i] - w[i]);
                 change[i] = r ? change[i] + d : d;
@@ -67,14 +70,19 @@ void move(const Step *s) {
         for (int64_t r = 0; r < s->reports; r++) {
             const float *restrict told = s->told + r * p + at;
             float *restrict phi = s->phi + s->workers[r] * p + at, *restrict v = s->v + r * p + at;
+            float push = s->push ? (float)s->push[r] : 0, more[SHORT];
             for (int64_t i = 0; i < n; i++) {
                 float slope = fmaf(phi[i], -c2, brief[i] - told[i]);
                 float new = boxf(fmaf(slope, rho2, phi[i]), a4);
                 double d = (double)(new - phi[i]);
                 change[i] = r ? change[i] + d : d;
                 phi[i] = new;
-                v[i] = fmaf(brief[i], k, new);
+                more[i] = fmaf(brief[i], k, new);
             }
+            if (s->push)
+                for (int64_t i = 0; i < n; i++) v[i] = fmaf(v[i], push, more[i]);
+            else
+                for (int64_t i = 0; i < n; i++) v[i] = more[i];
         }
         double *restrict sum_phi = s->sum_phi + at;
         for (int64_t i = 0; i < n; i++) sum_phi[i] += change[i];

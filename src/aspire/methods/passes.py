@@ -39,6 +39,7 @@ class _Step(ctypes.Structure):
         )),
         *((name, _double) for name in ("many", "kappa", "eta", "a1", "share")),
         *((name, _float) for name in ("c2", "rho2", "a4", "k")),
+        ("push", _array),
     )  # fmt: skip
 
 
@@ -79,6 +80,7 @@ def _move(functions: Any, s: Step) -> Tensor:
         s.z.data_ptr(), s.average.data_ptr(), s.sum_w.data_ptr(), s.sum_phi.data_ptr(),
         s.kappa * s.n, s.kappa, s.rates.eta_z, s.limits.a1, s.share,
         s.rates.c2, s.rates.rho2, s.limits.a4, s.kappa,
+        None if s.push is None else s.push.ctypes.data,
     )  # fmt: skip
     functions.move(ctypes.byref(given))
     return v
@@ -149,7 +151,9 @@ def trial(reports: int, share: float, p: int) -> Step:
     z, average, sum_w, sum_phi = torch.randn((4, p), generator=draw, dtype=torch.float64)
     rates, limits = Rates(0.31, 0.0, 0.1, 0.17, 0.1, 0.013), Limits(a1=1.5, a4=0.9)
     workers = np.arange(reports)[::-1].copy()
-    return Step(workers, told, w, phi, z, average, sum_w, sum_phi, 5, 0.73, rates, limits, share)
+    push = None if share < 0.5 else np.linspace(0.2, 1.1, reports)
+    vectors = told, w, phi, z, average, sum_w, sum_phi
+    return Step(workers, *vectors, 5, 0.73, rates, limits, share, push)
 
 
 def tensors(step: Step) -> tuple[Tensor, ...]:

@@ -65,11 +65,12 @@ def fits(simulation: Simulation) -> bool:
 
 
 def served(rules: Rules, problem: Problem) -> bool:
-    """Whether somebody has all of this: steps.c alone knows of bounds, lies and many planes."""
+    """Whether somebody has all of this: steps.c alone knows bounds, lies, momentum, many planes."""
     lies = [site.lie for site in problem.sites if site.lie is not None]
     if sum(lie.about_model for lie in lies) > 1:
         return False
-    plain = not lies and not rules.bounded and (rules.max_planes or math.inf) <= MOST_PLANES
+    plain = not (lies or rules.bounded or rules.preset.momentum)
+    plain = plain and (rules.max_planes or math.inf) <= MOST_PLANES
     if on_card(problem):
         return plain
     return on_host(problem, rowwise=plain)

@@ -59,8 +59,8 @@ class Compiled:
         self.planes["height"][:] = master.h
         self.run = native.Run(
             self._problem(problem), n, quorum, settle=master.constants["settle"],
-            stride=master.constants["stride"], overshoot=OVERSHOOT,
-            steeper=rises_above(master.constants), ease_off=EASE_OFF,
+            stride=master.constants["stride"], momentum=rules.preset.momentum,
+            overshoot=OVERSHOOT, steeper=rises_above(master.constants), ease_off=EASE_OFF,
             usual=float(np.median(master.first)),
         )  # fmt: skip
         for name in ("z", "average"):

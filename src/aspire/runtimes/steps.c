@@ -32,7 +32,7 @@ typedef struct {
 typedef struct {
     Problem problem;
     int64_t n, quorum, planes;
-    double kappa, eta, rho2, settle, stride, overshoot, steeper, ease_off;
+    double kappa, eta, rho2, settle, stride, momentum, overshoot, steeper, ease_off;
     double usual; /* the median L_j of the probes: no L_j is below its own, so no median below this */
     /* (N, p): results in flight, gradients at them on the next batch, last reports, multipliers */
     REAL *flight, *g, *w, *phi;
@@ -344,14 +344,11 @@ static void vectors(Run *run, const int64_t *Q, double c2, double share) {
     for (int64_t first = 0; first < p; first += COLUMNS) {
         int64_t n = p - first < COLUMNS ? p - first : COLUMNS;
         double change[COLUMNS] = {0};
-        REAL zs[COLUMNS];
+        REAL zs[COLUMNS], moved[COLUMNS];
         for (int64_t r = 0; r < S; r++) {
             const REAL *restrict new = run->flight + Q[r] * p + first;
-            REAL *restrict old = run->w + Q[r] * p + first;
-            for (int64_t i = 0; i < n; i++) {
-                change[i] += (double)(new[i] - old[i]);
-                old[i] = new[i];
-            }
+            const REAL *restrict old = run->w + Q[r] * p + first;
+            for (int64_t i = 0; i < n; i++) change[i] += (double)(new[i] - old[i]);
         }
         double *restrict z = run->z + first, *restrict mean = run->average + first;
         double *restrict sum_w = run->sum_w + first, *restrict sum_phi = run->sum_phi + first;
@@ -363,10 +360,15 @@ static void vectors(Run *run, const int64_t *Q, double c2, double share) {
             change[i] = 0;
         }
         for (int64_t r = 0; r < S; r++) {
-            const REAL *restrict said = run->w + Q[r] * p + first;
+            const REAL *said = run->flight + Q[r] * p + first;
+            REAL *restrict old = run->w + Q[r] * p + first;
             REAL *restrict phi = run->phi + Q[r] * p + first;
             for (int64_t i = 0; i < n; i++) {
-                REAL new = phi[i] + rho * (zs[i] - said[i] - c * phi[i]);
+                moved[i] = said[i] - old[i];
+                old[i] = said[i];
+            }
+            for (int64_t i = 0; i < n; i++) {
+                REAL new = phi[i] + rho * (zs[i] - old[i] - c * phi[i]);
                 change[i] -= (double)phi[i];
                 phi[i] = new;
             }
@@ -374,11 +376,14 @@ static void vectors(Run *run, const int64_t *Q, double c2, double share) {
             REAL *restrict w = state_of(run, Q[r]) + first;
             const REAL *restrict g = run->g + Q[r] * p + first;
             REAL weight = (REAL)run->pi[Q[r]], a = (REAL)run->rate[Q[r]];
+            REAL beta = (REAL)run->momentum;
             if (Q[r] == run->liar) memcpy(run->start + first, w, (size_t)n * sizeof(REAL));
             for (int64_t i = 0; i < n; i++) {
                 change[i] += (double)phi[i];
                 w[i] -= a * (weight * g[i] + k * w[i] - (phi[i] + k * zs[i]));
             }
+            if (beta)
+                for (int64_t i = 0; i < n; i++) w[i] += beta * moved[i];
         }
         for (int64_t i = 0; i < n; i++) sum_phi[i] += change[i];
     }
