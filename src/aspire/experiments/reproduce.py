@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -39,7 +40,7 @@ def reproduce(
     if jobs < 1:
         raise ValueError(f"jobs={jobs}: expected at least 1")
     here, skipped = available(request.datasets, data, tell)
-    made = []
+    began, made = time.monotonic(), []
     for experiment in chosen:
         seeds = request.seeds and request.seeds[: plans.PLANS[experiment].seeds]
         own = replace(request, seeds=seeds) if name == "all" else request
@@ -54,6 +55,7 @@ def reproduce(
             made.append(conclude(experiment, out, tell, command))
     if not made:
         raise ValueError(f"{name}: nothing could be run ({'; '.join(skipped) or 'no such method'})")
+    tell(f"Took {pool.readable(time.monotonic() - began)}.")
     return Done(tuple(made), tuple(skipped))
 
 
