@@ -211,19 +211,24 @@ class Dialler:
             self.idle = True
 
     async def do(self, method: Method, local: Site, worker: Any, task: Task) -> Any:
-        """Long work in a thread, so that the line stays alive; short work here, where it is."""
-        began = time.monotonic()
+        """Long work in a thread, so that the line stays alive; short work here, where it is.
+
+        A thread whose line was lost works on. `took` stays as it was then, so that what comes next
+        waits for that thread: a model serves one at a time.
+        """
+        began, given = time.monotonic(), (method, local, worker, task)
         try:
             if self.took < SHORT:
-                return serve(method, local, worker, task)
-            return await self.loop.run_in_executor(self.hands, serve, method, local, worker, task)
+                found = serve(*given)
+            else:
+                found = await self.loop.run_in_executor(self.hands, serve, *given)
         except NoState:
             raise
         except Exception as error:
             kind = type(error).__name__
             raise ValueError(f"the work on a task raised {kind}: {error}") from error
-        finally:
-            self.took = time.monotonic() - began
+        self.took = time.monotonic() - began
+        return found
 
 
 async def send(call: Any, report: Report | None) -> None:

@@ -1,0 +1,60 @@
+"""A site whose line is lost while a thread works: the next task waits for that thread."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("grpc", reason="needs aspire-ease[federation]")
+
+from aspire.federation import site
+from aspire.federation.site import SHORT, Dialler
+from aspire.types import Report, Task
+from tests.federation.parties import SHAPE
+
+
+class Call:
+    """A line on which nothing is lost."""
+
+    def __init__(self) -> None:
+        self.sent = 0
+
+    async def write(self, frame: bytes) -> None:
+        self.sent += 1
+
+
+def test_one_task_at_a_time_though_the_line_was_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    began, go, busy, most = threading.Event(), threading.Event(), [0], [0]
+
+    def serve(method: Any, local: Any, worker: Any, task: Task) -> Any:
+        busy[0] += 1
+        most[0] = max(most[0], busy[0])
+        if task.id == 0:
+            began.set()
+            assert go.wait(30.0)
+        busy[0] -= 1
+        return None, Report(0, task.id, {}, {"loss": 1.0})
+
+    async def lose_it_and_go_on() -> tuple[int, int]:
+        kit: Any = SimpleNamespace(name="a")
+        dialler = Dialler(kit, "", SHAPE, b"f", lambda _: None, give_up=1.0)  # type: ignore[arg-type, return-value]
+        dialler.loop, old, new = asyncio.get_running_loop(), Call(), Call()
+        first = asyncio.create_task(dialler.answer(old, None, None, Task(0, 0, "step")))  # type: ignore[arg-type]
+        await asyncio.to_thread(began.wait, 30.0)
+        first.cancel()
+        await asyncio.wait({first})
+        assert dialler.idle
+        assert dialler.took >= SHORT  # so what comes next goes to the thread, too
+        second = asyncio.create_task(dialler.answer(new, None, None, Task(0, 1, "step")))  # type: ignore[arg-type]
+        await asyncio.sleep(0.05)
+        go.set()
+        await second
+        return old.sent, new.sent
+
+    monkeypatch.setattr(site, "serve", serve)
+    assert asyncio.run(lose_it_and_go_on()) == (0, 1)
+    assert most == [1]
