@@ -41,15 +41,15 @@ def test_one_task_at_a_time_though_the_line_was_lost(monkeypatch: pytest.MonkeyP
 
     async def lose_it_and_go_on() -> tuple[int, int]:
         kit: Any = SimpleNamespace(name="a")
-        dialler = Dialler(kit, "", SHAPE, b"f", lambda _: None, give_up=1.0)  # type: ignore[arg-type, return-value]
+        dialler = Dialler(kit, "", SHAPE, b"f", lambda _: None, give_up=1.0)
         dialler.loop, old, new = asyncio.get_running_loop(), Call(), Call()
-        first = asyncio.create_task(dialler.answer(old, None, None, Task(0, 0, "step")))  # type: ignore[arg-type]
+        first = asyncio.create_task(dialler.answer(old, None, None, Task(0, 0, "step")))
         await asyncio.to_thread(began.wait, 30.0)
         first.cancel()
         await asyncio.wait({first})
         assert dialler.idle
         assert dialler.took >= SHORT  # so what comes next goes to the thread, too
-        second = asyncio.create_task(dialler.answer(new, None, None, Task(0, 1, "step")))  # type: ignore[arg-type]
+        second = asyncio.create_task(dialler.answer(new, None, None, Task(0, 1, "step")))
         await asyncio.sleep(0.05)
         go.set()
         await second

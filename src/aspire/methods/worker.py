@@ -15,6 +15,7 @@ from aspire.types import Local, Report, Task
 PASSES = 3  # a gradient costs three passes over its samples, a loss one
 EARLY = frozenset(int(1.25**k) for k in range(25))  # reports whose step is checked
 OVERSHOOT = 1.5  # a_w s of a step that is too long; 2 would swing for ever
+COLUMNS = 2**15  # of a step that is checked, at a time
 
 
 class NoState(ValueError):
@@ -95,16 +96,25 @@ def checked_step(
     A start where the loss is flat hides the curvature that the probe looks for; this finds it,
     and it follows the curvature along the way (`schedules.learn`).
     """
-    step = after - before
-    length = float(step.double().square().sum())
+    length, turn = along(before, after, gradient, again)
     pi, kappa, rate = (task.scalars[name] for name in ("pi", "kappa", "rate"))
     if not (length > 0 and pi > 0):
         return after, 0.0
-    bend = float((again - gradient).double() @ step.double()) / length
+    bend = turn / length
     overshoot = rate * (pi * bend + kappa)
     if overshoot > OVERSHOOT:
-        after = before + step / overshoot
+        after = before + (after - before) / overshoot
     return after, max(bend, 0.0)
+
+
+def along(before: Tensor, after: Tensor, gradient: Tensor, again: Tensor) -> tuple[float, float]:
+    """d . d and d . (again - gradient) in float64, as many columns at a time as a cache holds."""
+    parts = []
+    for cut in zip(*(x.split(COLUMNS) for x in (before, after, gradient, again)), strict=True):
+        step, turn = (cut[1] - cut[0]).double(), (cut[3] - cut[2]).double()
+        parts.append(torch.stack([step.square().sum(), turn @ step]))
+    length, turned = torch.stack(parts).sum(0).tolist()
+    return length, turned
 
 
 def check_is_due(reports: int) -> bool:
