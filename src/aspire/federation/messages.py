@@ -25,6 +25,7 @@ METHOD = "/aspire.federation.Federation/Serve"
 CHUNK = 4 * 2**20  # bytes of vectors in one part
 OVERHEAD = 64 * 2**10  # bytes of everything else in one part
 DTYPES: dict[str, np.dtype[Any]] = {"float32": np.dtype("<f4"), "float64": np.dtype("<f8")}
+LONG = 2**16  # numbers: longer vectors travel beside the computation
 EIGHT = 8  # bytes of the longest numbers: where they begin at a multiple they need not be moved
 LARGEST = 1e30  # of a reported number: sums and squares of such are still finite
 NOTHING = memoryview(b"")

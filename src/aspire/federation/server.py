@@ -24,6 +24,7 @@ from aspire.federation.lines import Connection, Line, Terms, certified_name, hel
 from aspire.federation.loops import Beside, InTurns, Loop
 from aspire.federation.messages import (
     CHUNK,
+    LONG,
     MAJOR,
     MINOR,
     OVERHEAD,
@@ -42,7 +43,6 @@ HELLO = 10.0  # seconds until a connection must have said who it is
 PARTING = 6.0  # seconds to tell all that the run is over: longer than a site's longest pause
 FAREWELL = 3.0  # seconds that a site has to hang up when it is told to
 FOR_GOOD = (grpc.StatusCode.ABORTED, grpc.StatusCode.PERMISSION_DENIED)
-LONG = 2**16  # numbers: longer vectors come in beside the computation
 LOOK = 1.0  # seconds between two looks at the allow-list
 # gRPC ends a line with a larger message as it ends one that broke, and says no more
 LOST = f"%s: the line ended: hung up, broken, or a message of more than {CHUNK + OVERHEAD} bytes"

@@ -23,6 +23,7 @@ from grpc import aio
 from aspire.federation.kits import Kit
 from aspire.federation.messages import (
     CHUNK,
+    LONG,
     MAJOR,
     METHOD,
     MINOR,
@@ -185,7 +186,7 @@ class Dialler:
                 raise Refusal(f"sent more than {WAITING} tasks at once")
             if message.whole:
                 task, message = task_of(message, number), None
-                if self.took < SHORT and self.idle and inbox.empty():
+                if self.brief and self.idle and inbox.empty():
                     await answer(task)
                 else:
                     inbox.put_nowait(task)
@@ -210,6 +211,11 @@ class Dialler:
         finally:
             self.idle = True
 
+    @property
+    def brief(self) -> bool:
+        """Whether no thread is worth its while; where vectors are long the line needs its own."""
+        return self.took < SHORT and self.shape.parameters <= LONG
+
     async def do(self, method: Method, local: Site, worker: Any, task: Task) -> Any:
         """Long work in a thread, so that the line stays alive; short work here, where it is.
 
@@ -218,7 +224,7 @@ class Dialler:
         """
         began, given = time.monotonic(), (method, local, worker, task)
         try:
-            if self.took < SHORT:
+            if self.brief:
                 found = serve(*given)
             else:
                 found = await self.loop.run_in_executor(self.hands, serve, *given)
