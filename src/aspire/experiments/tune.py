@@ -73,19 +73,20 @@ STEPS: Space = {
     "coupling": Times(0.5, 2.0), "dual": Times(0.3, 3.0), "ascent": Times(0.2, 3.0),
     "settle": Times(0.2, 20.0), "stride": Times(0.8, 1.3),
 }  # fmt: skip
-MORE: Space = {"momentum": Between(0.0, 0.7)}
 SET: Space = {"reach": Times(0.02, 0.5), "gamma": Between(0.3, 1.0), "tilt": Between(0.0, 0.4)}
+# drawn last, so that all else is as in a search without them
+MOMENTUM: Space = {"momentum": Between(0.0, 0.7)}
 WIDE: Space = {"even": OneOf((False, True)), "wide": Times(0.5, 2.5)}
 LOCAL: Space = {"local_steps": OneOf((1, 2, 5, 10))}
 RATE: Space = {"rate": Times(0.2, 10.0)}
 WEIGHTS: Space = {"rate_weights": Times(0.1, 10.0)}
 SPACES: dict[str, Space] = {
-    "aspire-ease": {**STEPS, **SET, **MORE, **WIDE},
-    "aspire-ease-sync": {**STEPS, **SET, **MORE, **WIDE},
-    "aspire-cp": {**STEPS, **SET, **MORE, **WIDE},
-    "aspire-ease-per": {**STEPS, **SET, **LOCAL, **MORE, **WIDE},
+    "aspire-ease": {**STEPS, **SET, **MOMENTUM, **WIDE},
+    "aspire-ease-sync": {**STEPS, **SET, **MOMENTUM, **WIDE},
+    "aspire-cp": {**STEPS, **SET, **MOMENTUM, **WIDE},
+    "aspire-ease-per": {**STEPS, **SET, **LOCAL, **MOMENTUM, **WIDE},
     "aspire-ease-central": {**STEPS, **SET},
-    "mix-even": {**STEPS, **MORE},
+    "mix-even": {**STEPS, **MOMENTUM},
     "fedavg": {**RATE, **LOCAL},
     "afl": {**RATE, **WEIGHTS},
     "drfa-prox": {**RATE, **WEIGHTS, **LOCAL, "regularisation": Times(0.1, 10.0)},

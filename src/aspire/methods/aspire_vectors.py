@@ -93,8 +93,8 @@ def move(s: Step, held: Held | None) -> Tensor:
         average.copy_(z) if s.share >= 1 else average.lerp_(z, s.share)
         torch.add(phi, short, alpha=s.kappa, out=out)
         if moved is not None and s.push is not None:
-            for row, move_, push in zip(out, moved, s.push.tolist(), strict=True):
-                row.add_(move_, alpha=push)
+            for row, way, push in zip(out, moved, s.push.tolist(), strict=True):
+                row.add_(way, alpha=push)
     if len(told) > 1:
         index = torch.from_numpy(s.workers).to(told.device)
         s.w.index_copy_(0, index, rows[0])
