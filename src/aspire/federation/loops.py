@@ -62,7 +62,11 @@ class InTurns(Generic[T]):
         return self.loop.run_until_complete(ready)
 
     def call(self, function: Callable[..., None], *given: Any) -> None:
+        """And what it set off begins at once: the program may have more to do before it takes."""
         function(*given)
+        if not self.loop.is_closed():
+            self.loop.stop()
+            self.loop.run_forever()
 
     def put(self, thing: T) -> None:
         self.things.append(thing)

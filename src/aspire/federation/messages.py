@@ -10,6 +10,7 @@ import math
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -87,22 +88,26 @@ def frames(
     views = [_view(x) for x in vectors.values()]
     data = views[0] if len(views) == 1 else memoryview(b"".join(views))
     first = data[:CHUNK]
-    header = filled_up(header, len(first))
+    header += filler(len(header), len(first))
     yield _frame(b"\x0a" + varint(len(header)) + header, first)
     for at in range(CHUNK, len(data), CHUNK):
         yield _frame(b"", data[at : at + CHUNK])
 
 
-def filled_up(header: bytes, size: int) -> bytes:
-    """With a filler, if `size` bytes of data would not begin at a multiple of EIGHT otherwise."""
+@lru_cache(maxsize=1024)
+def filler(header: int, size: int) -> bytes:
+    """What a header of that length needs for `size` bytes of data to begin at a multiple of EIGHT.
+
+    Nothing, or a field of three bytes at least.
+    """
     if not size:
-        return header
-    for more in (0, *range(3, 14)):  # a filler has three bytes at least
-        longer = len(header) + more
+        return b""
+    for more in (0, *range(3, 14)):
+        longer = header + more
         inner = width(longer) + longer + width(size) + 2
         if (1 + width(inner + size) + inner) % EIGHT == 0:
             break
-    return header + (b"\x2a" + bytes([more - 2]) + bytes(more - 2) if more else b"")
+    return b"\x2a" + bytes([more - 2]) + bytes(more - 2) if more else b""
 
 
 def width(n: int) -> int:

@@ -255,7 +255,10 @@ class Driver:
     # ------------------------------------------------------------ the method
 
     def absorb(self, event: Event) -> list[Info]:
-        """Into the method, then into the log: what is refused changed nothing and is no event."""
+        """Into the method, then into the log: what is refused changed nothing and is no event.
+
+        Tasks are on their way before the log is written: nobody waits for it.
+        """
         state = self.state
         record = self.log.prepare(state.time, event)
         state.master, tasks, infos = self.method.absorb(state.master, [event])
@@ -264,7 +267,6 @@ class Driver:
             logger.warning("refused: site %s: %s", self.names[event.worker], refusal)
             self.log.refuse(record, refusal)
             return infos
-        self.log.write(record)
         if isinstance(event, Report):
             del state.hands[event.worker]
         for info in infos:
@@ -272,6 +274,7 @@ class Driver:
                 for j in info.workers:
                     state.last[j] = info.t
         self._send(tasks)
+        self.log.write(record)
         return infos
 
     # ------------------------------------------------------------ evaluation

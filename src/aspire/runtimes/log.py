@@ -16,8 +16,9 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -97,9 +98,9 @@ def event_record(event: Event, *, like: str = "") -> dict[str, Any]:
 
 
 def _settled(record: dict[str, Any]) -> dict[str, Any]:
-    """With the hash, if a thread still has it."""
-    if isinstance(record.get("vectors"), Future):
-        record["vectors"] = record["vectors"].result()
+    """With the hash, which waits until the record is written."""
+    if "vectors" in record:
+        record["vectors"] = record["vectors"]()
     return record
 
 
@@ -169,7 +170,7 @@ class EventLog:
         record = {"n": self.count, "time": time, **event_record(event)}
         if isinstance(event, Report):
             long = sum(x.numel() for x in event.vectors.values()) > LONG
-            record["vectors"] = self._beside(event) if long else self._vectors_of(event)
+            record["vectors"] = self._beside(event) if long else partial(self._vectors_of, event)
         return record
 
     def write(self, record: dict[str, Any]) -> None:
@@ -186,11 +187,11 @@ class EventLog:
         if self.level != "off":
             self._write(json.dumps({"refused": _settled(record), "reason": reason}))
 
-    def _beside(self, report: Report) -> Future[str]:
+    def _beside(self, report: Report) -> Callable[[], str]:
         """In a thread, while the report is absorbed: nobody writes to a message."""
         if self._pool is None:
             self._pool = ThreadPoolExecutor(1)
-        return self._pool.submit(self._vectors_of, report)
+        return self._pool.submit(self._vectors_of, report).result
 
     def _vectors_of(self, report: Report) -> str:
         """The hash of its vectors, which are kept under it where the level says so."""
