@@ -45,6 +45,23 @@ def test_what_is_put_is_taken_in_its_order(kind: Any) -> None:
     loop.finish(10.0)
 
 
+def test_what_a_call_sets_off_in_turns_begins_before_anything_is_taken() -> None:
+    loop: InTurns[int] = InTurns()
+    asked, begun = asyncio.Event(), []
+
+    async def main(ready: asyncio.Future[int]) -> None:
+        ready.set_result(0)
+        await asked.wait()
+        begun.append(True)
+
+    loop.run(main)
+    assert loop.take(0.0) == []
+    loop.call(asked.set)
+    assert begun == [True]
+    loop.finish(10.0)
+    loop.call(asked.set)  # a loop that has ended is left alone
+
+
 @KINDS
 def test_a_failed_start_is_raised(kind: Any) -> None:
     async def main(ready: asyncio.Future[int]) -> None:

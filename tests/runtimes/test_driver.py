@@ -61,6 +61,28 @@ def test_a_run_replays_to_the_bit(tmp_path, level):
         assert len(kept) == events - 4  # the probes have none
 
 
+def test_tasks_leave_before_the_log_is_written(tmp_path):
+    told = []
+
+    class Told(EventLog):
+        def write(self, record):
+            told.append("log")
+            super().write(record)
+
+    class Carrier:
+        def send(self, tasks):
+            told.append(f"{len(tasks)} tasks")
+
+    crew, job = crew_and_job(linear(), blobs(), QUICK)
+    trail = Told("full", tmp_path / "log")
+    state = begin(job.method, job.problem.facts(), 0)
+    driver = Driver(job.method, Carrier(), job.problem.names, state, trail, patience=9.0)
+    for j, make in enumerate(crew):
+        assert driver.take(serve(*make(), None, state.hands[j])[1]) is not None
+    assert told == ["log", "log", "log", "4 tasks", "log"]
+    trail.close()
+
+
 def test_the_evaluation_is_what_the_model_gives(tmp_path):
     run = train(linear(), blobs(), engine=ThreadEngine(), **QUICK)
     for j, site in enumerate(blobs().values()):
