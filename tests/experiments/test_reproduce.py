@@ -113,6 +113,32 @@ def test_finished_cells_are_kept_byte_for_byte(data, tmp_path, monkeypatch):
     assert cells_of(tmp_path) == after
 
 
+def test_a_cell_that_fails_is_named_and_the_others_go_on(data, tmp_path, monkeypatch):
+    run = pool.run
+
+    def breaks(cell, data):
+        if cell.method == "gda":
+            raise ZeroDivisionError("division by zero")
+        return run(cell, data)
+
+    options = ("--datasets", "fashion-mnist", "--data", data, "--jobs", 1, "--quick")
+    monkeypatch.setattr(pool, "run", breaks)
+    given = ("--methods", "gda,afl", "--out", tmp_path, *options)
+    code, text = call("reproduce", "table1", *given)
+    assert code == 1
+    failed = "table1/fashion-mnist/gda/0: ZeroDivisionError: division by zero"
+    assert f"Failed cells: 1, the first: {failed}" in text
+    assert set(cells_of(tmp_path)) == {"table1/fashion-mnist/afl/0.json"}
+    alone = ("--methods", "gda", "--out", tmp_path / "alone", *options)
+    code, text = call("reproduce", "tune", *alone)
+    assert code == 2
+    assert "tune: nothing could be run (tune/fashion-mnist/gda/0: ZeroDivisionError" in text
+    monkeypatch.setattr(pool, "run", run)
+    code, text = call("reproduce", "table1", *given)
+    assert code == 0
+    assert "1 of 2 cells were finished before" in text
+
+
 def test_another_budget_is_another_cell(data, tmp_path):
     cell = Cell("table1", "fashion-mnist", "afl", 0, "afl", 100)
     pool.carry_out([cell], tmp_path, data=str(data), jobs=1)
@@ -290,8 +316,10 @@ def test_all_has_no_more_seeds_of_a_figure_than_the_figure_alone(data, tmp_path,
 
     def carry_out(cells, out, **how):
         asked[cells[0].experiment] = {cell.seed for cell in cells}
+        return []
 
     monkeypatch.setattr("aspire.experiments.pool.carry_out", carry_out)
+    monkeypatch.setattr("aspire.experiments.summary.records_in", lambda folder: [{}])
     monkeypatch.setattr("aspire.experiments.reproduce.conclude", lambda *given: tmp_path)
     request = plans.Request(datasets=("fashion-mnist",), seeds=tuple(range(7)))
     reproduce_module.reproduce("all", request, out=tmp_path, data=str(data))

@@ -33,7 +33,8 @@ def reproduce_command(name: str, data: Path | None, out: Path, jobs: int, **opti
     """Run NAME: table1, table2, gamma, time, planes, delays, rates, tune, or all (but tune).
 
     Writes OUT/NAME/DATASET/METHOD/SEED.json, OUT/NAME/summary.json and pictures. What an earlier
-    call finished is kept, so an interrupted command continues where it was.
+    call finished is kept, so an interrupted command continues where it was. A cell that fails is
+    named, the others go on, and the exit code is 1.
     """
     from aspire.experiments.reproduce import reproduce
 
@@ -52,6 +53,9 @@ def reproduce_command(name: str, data: Path | None, out: Path, jobs: int, **opti
     if done.skipped:
         click.echo("Left out: " + "; ".join(done.skipped))
     click.echo(f"A page with all of it: aspire report {out}")
+    if done.failed:
+        click.echo(f"Failed cells: {len(done.failed)}, the first: {done.failed[0]}", err=True)
+        sys.exit(1)
 
 
 def request_of(

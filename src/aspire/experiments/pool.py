@@ -18,10 +18,11 @@ from aspire.experiments.summary import read_cell
 from aspire.runtimes import rundir
 
 Tell = Callable[[str], None]
-Doer = Callable[[Sequence[Cell]], Iterator[tuple[Cell, dict[str, Any]]]]
+Record = dict[str, Any]
+Doer = Callable[[Sequence[Cell]], Iterator[tuple[Cell, Record | str]]]  # str: why there is none
 
 
-def finished(cell: Cell, out: Path) -> dict[str, Any] | None:
+def finished(cell: Cell, out: Path) -> Record | None:
     """The record of this very cell, if an earlier call finished it."""
     record = read_cell(out / cell.path)
     return record if record is not None and record["cell"] == cell.plain() else None
@@ -38,7 +39,7 @@ class Progress:
     def __post_init__(self) -> None:
         self.began, self.done, self.paid = time.monotonic(), 0, 0.0
 
-    def tick(self, cell: Cell, record: dict[str, Any]) -> None:
+    def tick(self, cell: Cell, record: Record) -> None:
         self.done += 1
         self.paid += cell.budget
         spent = time.monotonic() - self.began
@@ -50,7 +51,7 @@ class Progress:
         number = f"seed {cell.seed}" if cell.trial is None else f"trial {cell.trial}"
         self.tell(
             f"[{bar}] {self.done} of {self.total}, about {readable(left)} left: {cell.dataset} "
-            f"{cell.folder} {number}{score} ({record['wall_seconds']:.1f} s)"
+            f"{cell.folder} {number}{score} ({record.get('wall_seconds', 0.0):.1f} s)"
         )
 
 
@@ -68,40 +69,39 @@ def carry_out(
     jobs: int,
     tell: Tell = lambda text: None,
     trials: int = 1,
-) -> list[dict[str, Any]]:
-    """All records of the cells, old and new; new ones are written as they come.
+) -> list[str]:
+    """Every cell that is not finished; written as they come. Returns which failed, and why.
 
     With several trials the cells are trial 0, and the others are drawn around what it gave.
     """
     with doing(jobs, data) as do:
-        first = _all(cells, out, do, tell)
-        known = {(record["dataset"], record["method"]): record for record in first}
+        failed = _missing(cells, out, do, tell)
+        first = [(cell, finished(cell, out)) for cell in cells] if trials > 1 else []
         drawn = [
-            tune.trial(cell, number, known[cell.dataset, cell.method])
-            for cell in cells
+            tune.trial(cell, number, record)
+            for cell, record in first
+            if record is not None
             for number in range(1, trials)
         ]
-        return first + _all(drawn, out, do, tell)
+        return failed + _missing(drawn, out, do, tell)
 
 
-def _all(cells: Sequence[Cell], out: Path, do: Doer, tell: Tell) -> list[dict[str, Any]]:
-    found = {cell.path: finished(cell, out) for cell in cells}
-    kept = [record for record in found.values() if record is not None]
-    if kept:
-        tell(f"{len(kept)} of {len(cells)} cells were finished before and are kept.")
-    return kept + _new([cell for cell in cells if found[cell.path] is None], out, do, tell)
-
-
-def _new(todo: Sequence[Cell], out: Path, do: Doer, tell: Tell) -> list[dict[str, Any]]:
+def _missing(cells: Sequence[Cell], out: Path, do: Doer, tell: Tell) -> list[str]:
+    todo = [cell for cell in cells if finished(cell, out) is None]
+    if len(todo) < len(cells):
+        tell(f"{len(cells) - len(todo)} of {len(cells)} cells were finished before and are kept.")
     progress = Progress(len(todo), float(sum(cell.budget for cell in todo)), tell)
-    made = []
+    failed = []
     for cell, record in do(todo):
-        path = out / cell.path
-        path.parent.mkdir(parents=True, exist_ok=True)
-        rundir.write_json(path, record)
-        made.append(rundir.plain(record))
-        progress.tick(cell, record)
-    return made
+        if isinstance(record, str):
+            failed.append(f"{cell.path.removesuffix('.json')}: {record}")
+            tell(f"Failed: {failed[-1]}")
+        else:
+            path = out / cell.path
+            path.parent.mkdir(parents=True, exist_ok=True)
+            rundir.write_json(path, record)
+        progress.tick(cell, {} if isinstance(record, str) else record)
+    return failed
 
 
 @contextmanager
@@ -115,8 +115,12 @@ def doing(jobs: int, data: str | None) -> Iterator[Doer]:
         yield lambda todo: pool.imap_unordered(work, todo)
 
 
-def _one(cell: Cell, data: str | None) -> tuple[Cell, dict[str, Any]]:
-    return cell, run(cell, data)
+def _one(cell: Cell, data: str | None) -> tuple[Cell, Record | str]:
+    """One cell that fails must not end the hours of all others."""
+    try:
+        return cell, run(cell, data)
+    except Exception as error:
+        return cell, f"{type(error).__name__}: {error}"
 
 
 def _ignore() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from aspire.data import Missing, files_of
@@ -16,10 +16,11 @@ SUMMARY = "summary.json"
 
 @dataclass(frozen=True)
 class Done:
-    """What a command did: the experiments it ran and what it had to leave out."""
+    """What a command did: the experiments it ran, what it had to leave out, what failed."""
 
     summaries: tuple[Path, ...]
-    skipped: tuple[str, ...] = field(default=())
+    skipped: tuple[str, ...] = ()
+    failed: tuple[str, ...] = ()
 
 
 def reproduce(
@@ -40,7 +41,7 @@ def reproduce(
     if jobs < 1:
         raise ValueError(f"jobs={jobs}: expected at least 1")
     here, skipped = available(request.datasets, data, tell)
-    began, made = time.monotonic(), []
+    began, made, failed = time.monotonic(), [], []
     for experiment in chosen:
         seeds = request.seeds and request.seeds[: plans.PLANS[experiment].seeds]
         own = replace(request, seeds=seeds) if name == "all" else request
@@ -51,12 +52,14 @@ def reproduce(
         if cells:
             tell(f"{experiment}: {len(cells)} cells, {jobs} at a time.")
             trials = 1 if experiment != "tune" else 3 if request.quick else tune.TRIALS
-            pool.carry_out(cells, out, data=data, jobs=jobs, tell=tell, trials=trials)
-            made.append(conclude(experiment, out, tell, command))
+            failed += pool.carry_out(cells, out, data=data, jobs=jobs, tell=tell, trials=trials)
+            if summary.records_in(out / experiment):
+                made.append(conclude(experiment, out, tell, command))
     if not made:
-        raise ValueError(f"{name}: nothing could be run ({'; '.join(skipped) or 'no such method'})")
+        why = "; ".join([*skipped, *failed[:1]]) or "no such method"
+        raise ValueError(f"{name}: nothing could be run ({why})")
     tell(f"Took {pool.readable(time.monotonic() - began)}.")
-    return Done(tuple(made), tuple(skipped))
+    return Done(tuple(made), tuple(skipped), tuple(failed))
 
 
 def available(
