@@ -1,6 +1,6 @@
 """Iterations per second of our engines against bare loops over the same transport, side by side.
 
-python benchmarks/engines.py                 both engines, p = 1e4 and 1e6: about 6 minutes
+python benchmarks/engines.py                 both engines, p = 1e4 and 1e6: about 7 minutes
 python benchmarks/engines.py --engines ray --sizes 10000 --repeats 1
 
 Five workers on 127.0.0.1, S = 1, 5 ms of work per task, p float32 each way. A bare loop is the

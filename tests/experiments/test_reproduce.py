@@ -319,8 +319,7 @@ def test_all_has_no_more_seeds_of_a_figure_than_the_figure_alone(data, tmp_path,
         return []
 
     monkeypatch.setattr("aspire.experiments.pool.carry_out", carry_out)
-    monkeypatch.setattr("aspire.experiments.summary.records_in", lambda folder: [{}])
-    monkeypatch.setattr("aspire.experiments.reproduce.conclude", lambda *given: tmp_path)
+    monkeypatch.setattr("aspire.experiments.reproduce.conclude", lambda *given: [tmp_path])
     request = plans.Request(datasets=("fashion-mnist",), seeds=tuple(range(7)))
     reproduce_module.reproduce("all", request, out=tmp_path, data=str(data))
     assert asked["table1"] == asked["table2"] == set(range(7))

@@ -39,20 +39,27 @@ class Progress:
     def __post_init__(self) -> None:
         self.began, self.done, self.paid = time.monotonic(), 0, 0.0
 
-    def tick(self, cell: Cell, record: Record) -> None:
+    def tick(self, cell: Cell, found: Record | str) -> None:
         self.done += 1
         self.paid += cell.budget
         spent = time.monotonic() - self.began
         left = spent * (self.cost - self.paid) / self.paid
         filled = 20 * self.done // self.total
         bar = "#" * filled + "." * (20 - filled)
-        worst = record.get("worst_accuracy")
-        score = "" if worst is None else f", worst accuracy {100 * worst:.2f} %"
         number = f"seed {cell.seed}" if cell.trial is None else f"trial {cell.trial}"
         self.tell(
             f"[{bar}] {self.done} of {self.total}, about {readable(left)} left: {cell.dataset} "
-            f"{cell.folder} {number}{score} ({record.get('wall_seconds', 0.0):.1f} s)"
+            f"{cell.folder} {number}{outcome(found)}"
         )
+
+
+def outcome(found: Record | str) -> str:
+    """A few words on what became of a cell."""
+    if isinstance(found, str):
+        return f" FAILED: {found}"
+    worst = found.get("worst_accuracy")
+    score = "" if worst is None else f", worst accuracy {100 * worst:.2f} %"
+    return f"{score} ({found['wall_seconds']:.1f} s)"
 
 
 def readable(seconds: float) -> str:
@@ -92,15 +99,14 @@ def _missing(cells: Sequence[Cell], out: Path, do: Doer, tell: Tell) -> list[str
         tell(f"{len(cells) - len(todo)} of {len(cells)} cells were finished before and are kept.")
     progress = Progress(len(todo), float(sum(cell.budget for cell in todo)), tell)
     failed = []
-    for cell, record in do(todo):
-        if isinstance(record, str):
-            failed.append(f"{cell.path.removesuffix('.json')}: {record}")
-            tell(f"Failed: {failed[-1]}")
+    for cell, found in do(todo):
+        if isinstance(found, str):
+            failed.append(f"{cell.path.removesuffix('.json')}: {found}")
         else:
             path = out / cell.path
             path.parent.mkdir(parents=True, exist_ok=True)
-            rundir.write_json(path, record)
-        progress.tick(cell, {} if isinstance(record, str) else record)
+            rundir.write_json(path, found)
+        progress.tick(cell, found)
     return failed
 
 

@@ -53,8 +53,7 @@ def reproduce(
             tell(f"{experiment}: {len(cells)} cells, {jobs} at a time.")
             trials = 1 if experiment != "tune" else 3 if request.quick else tune.TRIALS
             failed += pool.carry_out(cells, out, data=data, jobs=jobs, tell=tell, trials=trials)
-            if summary.records_in(out / experiment):
-                made.append(conclude(experiment, out, tell, command))
+            made += conclude(experiment, out, tell, command)
     if not made:
         why = "; ".join([*skipped, *failed[:1]]) or "no such method"
         raise ValueError(f"{name}: nothing could be run ({why})")
@@ -78,10 +77,12 @@ def available(
     return here, skipped
 
 
-def conclude(experiment: str, out: Path, tell: pool.Tell, command: str) -> Path:
-    """summary.json and the pictures, from every finished cell in the folder."""
+def conclude(experiment: str, out: Path, tell: pool.Tell, command: str) -> list[Path]:
+    """summary.json and the pictures, from every finished cell in the folder; [] without one."""
     folder = out / experiment
     records = summary.records_in(folder)
+    if not records:
+        return []
     shown = records
     if experiment == "tune":
         shown = [dict(record) for record in tune.best_of(records)]
@@ -98,4 +99,4 @@ def conclude(experiment: str, out: Path, tell: pool.Tell, command: str) -> Path:
         pictures.draw(experiment, records, folder)
     except ImportError:
         tell("No pictures: they need matplotlib (pip install 'aspire-ease[plot]').")
-    return folder / SUMMARY
+    return [folder / SUMMARY]
