@@ -10,8 +10,9 @@ virtual time, for the experiment `time`: who is twice as soon everywhere gains e
 Where a default comes from the start-up probe (a step of 1/L), trial 0 tells its value, so that a
 factor means the same on every data set. Half of the sets are wide, around the even prior. The other
 half are narrow, around the weights p_j that trial 0 ended with, and lean towards the sites that it
-served worst: q_j ~ (p_j + 0.1/N) exp(tilt b_j), b_j from 0 for the best to 1 for the worst by trial
-0's validation accuracies. Equal losses are not equal accuracies; the tilt is for that.
+served worst: q_j ~ (p_j + 0.1/N) exp(tilt b_j), b_j how far a site is behind the best one by trial
+0's validation accuracies, in tens of points. Equal losses are not equal accuracies; the tilt is for
+that.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from aspire.core.presets import Auto
 from aspire.experiments.cells import Cell
 
 TRIALS = 20
+BEHIND = 0.1  # of accuracy: a site that is so much behind has exp(tilt) times the weight
 TUNED, TIMED = "settings", "settings_for_time"
 FILE = "tuned.json"
 OURS, VARIANTS = "aspire-ease", ("aspire-ease-", "aspire-cp")
@@ -73,7 +75,7 @@ STEPS: Space = {
     "coupling": Times(0.5, 2.0), "dual": Times(0.3, 3.0), "ascent": Times(0.2, 3.0),
     "settle": Times(0.2, 20.0), "stride": Times(0.8, 1.3),
 }  # fmt: skip
-SET: Space = {"reach": Times(0.02, 0.5), "gamma": Between(0.3, 1.0), "tilt": Between(0.0, 0.4)}
+SET: Space = {"reach": Times(0.02, 0.5), "gamma": Between(0.3, 1.0), "tilt": Between(0.0, 0.5)}
 # drawn last, so that all else is as in a search without them
 MOMENTUM: Space = {"momentum": Between(0.0, 0.7)}
 WIDE: Space = {"even": OneOf((False, True)), "wide": Times(0.5, 2.5)}
@@ -130,8 +132,7 @@ def _as_settings(drawn: dict[str, Any], first: Mapping[str, Any]) -> dict[str, A
 
 def leaning(weights: Sequence[float], accuracies: Sequence[float], tilt: float) -> list[float]:
     """The prior that a tilt stands for, rounded, its sum put right at the largest."""
-    behind = max(accuracies) - np.asarray(accuracies)
-    behind /= max(float(behind.max()), 1e-9)
+    behind = (max(accuracies) - np.asarray(accuracies)) / BEHIND
     q = (np.asarray(weights) + 0.1 / len(weights)) * np.exp(tilt * behind)
     short = np.round(q / q.sum(), 4)
     short[np.argmax(short)] += 1.0 - short.sum()
