@@ -7,8 +7,10 @@ Five workers on 127.0.0.1, S = 1, 5 ms of work per task, p float32 each way. A b
 least that trains asynchronously: a worker sleeps, and the master does z <- z + (x - z)/5 with each
 vector x that comes back and sends z; no log, no liveness, no checkpoint. Ours is the whole thing by
 its own command line: a gradient of a torch model, which takes 5 ms in all, the step, its loss, now
-and then a check, driver, ASPIRE-EASE's master step, event log, status, checkpoints. Both run in
-turn, so that a busy machine slows both; the ratio counts, and its median over the repeats is shown.
+and then a check, driver, ASPIRE-EASE's master step, event log, status, checkpoints. Our worker
+begins on its next gradient while its report travels; a bare one has nothing to do until z is there.
+Both run in turn, so that a busy machine slows both; the ratio counts, and its median over the
+repeats is shown.
 """
 
 from __future__ import annotations

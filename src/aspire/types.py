@@ -141,6 +141,9 @@ class Method:
                                                           as `work` up to rounding; None: no gain
     whole(master, task)        -> task                    a task in a worker's hands with all that a
                                                           new process needs; None: tasks are so
+    ahead(worker, task, local) -> worker                  after the report on a task: what the next
+                                                          one needs and is known already; None:
+                                                          nothing is
 
     `work` and `absorb` consume their state: the caller gives it up. `snapshot` copies one.
     """
@@ -159,3 +162,4 @@ class Method:
     ) = None
     work_many: Callable[[Sequence[Item]], list[tuple[Any, Report]]] | None = None
     whole: Callable[[Any, Task], Task] | None = None
+    ahead: Callable[[Any, Task, Local], Any] | None = None

@@ -1,4 +1,4 @@
-"""A site whose line is lost while a thread works: the next task waits for that thread."""
+"""A site whose line is lost while a thread works; one that looks ahead when its report is out."""
 
 from __future__ import annotations
 
@@ -13,8 +13,11 @@ pytest.importorskip("grpc", reason="needs aspire-ease[federation]")
 
 from aspire.federation import site
 from aspire.federation.site import SHORT, Dialler
+from aspire.runtimes.serve import EVALUATE
 from aspire.types import Report, Task
 from tests.federation.parties import SHAPE
+
+METHOD: Any = SimpleNamespace(ahead=None)
 
 
 class Call:
@@ -43,13 +46,13 @@ def test_one_task_at_a_time_though_the_line_was_lost(monkeypatch: pytest.MonkeyP
         kit: Any = SimpleNamespace(name="a")
         dialler = Dialler(kit, "", SHAPE, b"f", lambda _: None, give_up=1.0)
         dialler.loop, old, new = asyncio.get_running_loop(), Call(), Call()
-        first = asyncio.create_task(dialler.answer(old, None, None, Task(0, 0, "step")))
+        first = asyncio.create_task(dialler.answer(old, METHOD, None, Task(0, 0, "step")))
         await asyncio.to_thread(began.wait, 30.0)
         first.cancel()
         await asyncio.wait({first})
         assert dialler.idle
         assert dialler.took >= SHORT  # so what comes next goes to the thread, too
-        second = asyncio.create_task(dialler.answer(new, None, None, Task(0, 1, "step")))
+        second = asyncio.create_task(dialler.answer(new, METHOD, None, Task(0, 1, "step")))
         await asyncio.sleep(0.05)
         go.set()
         await second
@@ -58,3 +61,34 @@ def test_one_task_at_a_time_though_the_line_was_lost(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(site, "serve", serve)
     assert asyncio.run(lose_it_and_go_on()) == (0, 1)
     assert most == [1]
+
+
+@pytest.mark.parametrize("took", [0.0, 2 * SHORT])
+def test_the_report_is_out_before_the_site_looks_ahead(
+    took: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Here and in a thread; a report that is asked for again sets nothing off."""
+    call, seen = Call(), []
+
+    def ahead(worker: Any, task: Task, local: Any) -> str:
+        seen.append((call.sent, worker, task.id))
+        return f"{worker} and on"
+
+    async def answer() -> Any:
+        kit: Any = SimpleNamespace(name="a")
+        dialler = Dialler(kit, "", SHAPE, b"f", lambda _: None, give_up=1.0)
+        dialler.loop, dialler.took = asyncio.get_running_loop(), took
+        method: Any = SimpleNamespace(ahead=ahead)
+        for id in (0, 0, 1, -1):
+            kind = "step" if id >= 0 else EVALUATE
+            await dialler.answer(call, method, None, Task(0, id, kind))
+        return dialler.memory.worker
+
+    def serve(method: Any, local: Any, worker: Any, task: Task) -> Any:
+        state = worker if task.id < 0 else f"state {task.id}"
+        return state, Report(0, task.id, {}, {"loss": 1.0})
+
+    monkeypatch.setattr(site, "serve", serve)
+    assert asyncio.run(answer()) == "state 1 and on"
+    assert seen == [(1, "state 0", 0), (3, "state 1", 1)]
+    assert call.sent == 4

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from aspire.methods.worker import Foreseen
 from aspire.problem import build
 from aspire.runtimes import simulator
 from aspire.runtimes.delays import Absence, LogNormal
@@ -160,6 +161,35 @@ def test_many_tasks_are_the_single_ones(name: str) -> None:
         assert report.scalars == pytest.approx(single.scalars, rel=1e-5)
         torch.testing.assert_close(dict(report.vectors), dict(single.vectors))
         torch.testing.assert_close(state, expected)
+
+
+@pytest.mark.parametrize("name", [name for name in ROWS if ROWS[name]().ahead is not None])
+def test_what_was_foreseen_changes_no_byte(name: str) -> None:
+    """One looks ahead after each report, its twin does not; then one that foresaw wrongly."""
+    method = ROWS[name]()
+    assert method.ahead is not None
+    plain, keen = board_of(method), board_of(method)
+    steps, twins = history(plain, moving=True), history(keen, moving=True)
+    for _ in range(30):
+        tasks = dict(keen.hands)
+        event, twin = next(steps), next(twins)
+        assert same(event, twin)
+        j = twin.worker
+        if isinstance(twin, Report):
+            keen.workers[j] = method.ahead(keen.workers[j], tasks[j], keen.locals[j])
+        plain.absorb(event)
+        keen.absorb(twin)
+    assert digest(plain.master) == digest(keen.master)
+    j = next(j for j, worker in keen.workers.items() if isinstance(worker, Foreseen))
+    known, task, local = keen.workers[j], keen.hands[j], keen.locals[j]
+    right = method.work(known, task, local)
+    assert not same(
+        right, method.work(dataclasses.replace(known, gradient=0 * known.gradient), task, local)
+    )
+    other = dataclasses.replace(known, gradient=0 * known.gradient, draw=known.draw + 1)
+    assert same(right, method.work(other, task, local))
+    whole = dataclasses.replace(task, vectors={**task.vectors, "w": known.w})
+    assert same(right, method.work(dataclasses.replace(known, w=0 * known.w), whole, local))
 
 
 @rows

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from aspire.runtimes.driver import Arrival, Back, Gone
-from aspire.runtimes.serve import Crew, NoState, serve
+from aspire.runtimes.serve import Crew, NoState, look_ahead, serve
 from aspire.types import Report, Task
 
 
@@ -45,6 +45,7 @@ class Threads:
         while (task := inbox.get()) is not None:
             try:
                 worker, report = serve(method, local, worker, task)
+                worker = look_ahead(method, local, worker, task)
                 heard = self.changed(report)
             except NoState:
                 heard = [Back(j)]

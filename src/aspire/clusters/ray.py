@@ -17,6 +17,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -27,7 +28,7 @@ import torch
 from aspire.clusters.shared import REPORT, TASK, Address, Layout, Segment, Unreachable
 from aspire.native import keep_memory
 from aspire.runtimes.driver import Arrival, Back, Gone
-from aspire.runtimes.serve import Crew, NoState, serve
+from aspire.runtimes.serve import Crew, NoState, look_ahead, serve
 from aspire.types import Method, Report, Task
 
 try:
@@ -150,6 +151,8 @@ class Worker:
         keep_memory()
         warnings.filterwarnings("ignore", "The given NumPy array is not writable")
         self.state: Any = None
+        self.hands = ThreadPoolExecutor(1, "ahead")
+        self.coming: Future[Any] | None = None  # the state, where the next task is begun on
         self.parts: tuple[Method, Any] | None = None
         self.segment: Segment | None = None
 
@@ -165,7 +168,11 @@ class Worker:
         j, id, kind, vectors, scalars, address = wire
         segment = None if address is None else self._reach(address)
         task = Task(j, id, kind, _tensors(vectors, segment, TASK), scalars)
+        coming, self.coming = self.coming, None
+        if coming is not None:
+            self.state = coming.result()
         self.state, report = serve(*self.parts, self.state, task)
+        self.coming = self.hands.submit(look_ahead, *self.parts, self.state, task)
         found = {k: v.numpy() for k, v in report.vectors.items()}
         layout = None if segment is None else segment.put(REPORT, found)
         return found if layout is None else layout, dict(report.scalars)

@@ -36,7 +36,7 @@ from aspire.federation.messages import (
 )
 from aspire.federation.wire_pb2 import FromSite, Hello, Over, Settings, ToSite, Welcome
 from aspire.native import keep_memory
-from aspire.runtimes.serve import NoState, serve
+from aspire.runtimes.serve import NoState, look_ahead, serve
 from aspire.sites import Site
 from aspire.types import Method, Report, Task
 
@@ -198,14 +198,19 @@ class Dialler:
 
     async def answer(self, call: Any, method: Method, local: Site, task: Task) -> None:
         """One task. One that we have answered already was sent again for its report."""
-        memory, self.idle = self.memory, False
+        memory, self.idle, here = self.memory, False, self.brief
         try:
             report = memory.report
-            if report is None or report.task != task.id:
-                memory.worker, report = await self.do(method, local, memory.worker, task)
+            if report is not None and report.task == task.id:
+                await send(call, report)
+                return
+            began, given = time.monotonic(), (method, local)
+            memory.worker, report = await self.do(serve, here, *given, memory.worker, task)
             if task.id >= 0:
                 memory.report = report
-            await send(call, report)
+            following = self.do(look_ahead, here, *given, memory.worker, task)
+            _, memory.worker = await asyncio.gather(send(call, report), following)
+            self.took = time.monotonic() - began
         except NoState:
             pass  # we are new, and the server sends it again, whole, since we called
         finally:
@@ -216,25 +221,21 @@ class Dialler:
         """Whether no thread is worth its while; where vectors are long the line needs its own."""
         return self.took < SHORT and self.shape.parameters <= LONG
 
-    async def do(self, method: Method, local: Site, worker: Any, task: Task) -> Any:
+    async def do(self, work: Callable[..., Any], here: bool, *given: Any) -> Any:
         """Long work in a thread, so that the line stays alive; short work here, where it is.
 
         A thread whose line was lost works on. `took` stays as it was then, so that what comes next
         waits for that thread: a model serves one at a time.
         """
-        began, given = time.monotonic(), (method, local, worker, task)
         try:
-            if self.brief:
-                found = serve(*given)
-            else:
-                found = await self.loop.run_in_executor(self.hands, serve, *given)
+            if here:
+                return work(*given)
+            return await self.loop.run_in_executor(self.hands, work, *given)
         except NoState:
             raise
         except Exception as error:
             kind = type(error).__name__
             raise ValueError(f"the work on a task raised {kind}: {error}") from error
-        self.took = time.monotonic() - began
-        return found
 
 
 async def send(call: Any, report: Report | None) -> None:

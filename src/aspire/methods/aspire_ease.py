@@ -39,6 +39,7 @@ from aspire.methods.aspire_step import first_tasks, gap, quorum_met, step
 from aspire.methods.passes import worker_step
 from aspire.methods.worker import (
     PASSES,
+    Foreseen,
     check_is_due,
     checked_step,
     held,
@@ -75,10 +76,23 @@ class Habits:
 
 
 def work(
-    worker: Tensor | None, task: Task, local: Local, *, habits: Habits
+    worker: Tensor | Foreseen | None, task: Task, local: Local, *, habits: Habits
 ) -> tuple[Tensor | None, Report]:
-    """One task. The worker's state is its w_j alone."""
+    """One task. The worker's state is its w_j, and what it has foreseen."""
     return work_many([(worker, task, local)], habits=habits)[0]
+
+
+def ahead(
+    worker: Tensor | None, task: Task, local: Local, *, habits: Habits
+) -> Tensor | Foreseen | None:
+    """The first gradient of the next task: (11) takes it at w_j, which is known with the report.
+
+    So it can be had while that travels; the master says no more than how to step along it.
+    """
+    if worker is None or task.kind == "probe":
+        return worker
+    draw = int(task.scalars["draws"]) + habits.local_steps
+    return Foreseen(worker, draw, sites.gradients([local], worker.unsqueeze(0), [draw]))
 
 
 def work_many(items: Sequence[Item], *, habits: Habits) -> list[tuple[Tensor | None, Report]]:
@@ -101,8 +115,13 @@ def step_rows(items: Sequence[Item], habits: Habits) -> list[tuple[Tensor | None
     w = sites.stacked([held(worker, task) for worker, task, _ in items])
     v = sites.stacked([task.vectors["v"] for task in tasks])
     draws, K = [int(task.scalars["draws"]) for task in tasks], habits.local_steps
+    foreseen = items[0][0] if len(items) == 1 else None
     for k in range(K):
-        before, gradient = w, sites.gradients(locals_, w, [n + k for n in draws])
+        before = w
+        if k == 0 and isinstance(foreseen, Foreseen) and foreseen.serves(tasks[0]):
+            gradient = foreseen.gradient
+        else:
+            gradient = sites.gradients(locals_, w, [n + k for n in draws])
         w = worker_step(w, gradient, v, tasks, habits.limit)
     said: list[dict[str, float]] = [{"gradients": float(K)} for _ in tasks]
     due = [r for r, n in enumerate(draws) if habits.checks and check_is_due((n - 1) // K)]
@@ -189,6 +208,7 @@ def aspire(
         planes=lambda master: len(master.planes),
         gap=partial(gap, rules),
         whole=whole,
+        ahead=partial(ahead, habits=habits),
     )
 
 

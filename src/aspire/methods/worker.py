@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -22,9 +23,22 @@ class NoState(ValueError):
     """A new process was handed a task that counts on what an old one remembered."""
 
 
-def held(worker: Tensor | None, task: Task) -> Tensor:
+@dataclass(frozen=True)
+class Foreseen:
+    """A worker that has begun on its next task: the gradient at its w_j on batch `draw`."""
+
+    w: Tensor
+    draw: int
+    gradient: Tensor  # (1, p)
+
+    def serves(self, task: Task) -> bool:
+        return "w" not in task.vectors and int(task.scalars["draws"]) == self.draw
+
+
+def held(worker: Tensor | Foreseen | None, task: Task) -> Tensor:
     """The w_j that a task starts from: the one that it brings, else the worker's own."""
-    w = task.vectors.get("w", worker)
+    own = worker.w if isinstance(worker, Foreseen) else worker
+    w = task.vectors.get("w", own)
     if w is None:
         raise NoState(f"task {task.id} carries no w and worker {task.worker} has none yet")
     return w

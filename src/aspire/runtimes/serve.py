@@ -16,7 +16,7 @@ from aspire.methods.worker import NoState
 from aspire.sites import Site
 from aspire.types import Method, Report, Task
 
-__all__ = ["EVALUATE", "Crew", "NoState", "evaluation_tasks", "serve"]
+__all__ = ["EVALUATE", "Crew", "NoState", "evaluation_tasks", "look_ahead", "serve"]
 
 EVALUATE = "evaluate"
 Crew = Sequence[Callable[[], tuple[Method, Site]]]  # one a site, called where its data is
@@ -36,6 +36,13 @@ def serve(method: Method, local: Site, worker: Any, task: Task) -> tuple[Any, Re
     if device != "cpu":
         report = replace(report, vectors={k: v.cpu() for k, v in report.vectors.items()})
     return worker, report
+
+
+def look_ahead(method: Method, local: Site, worker: Any, task: Task) -> Any:
+    """Begin on the task after this one, whose report is out; the worker as it is then."""
+    if method.ahead is None or task.kind == EVALUATE:
+        return worker
+    return method.ahead(worker, task, local)
 
 
 def evaluation(local: Site, task: Task) -> Report:
