@@ -2,7 +2,8 @@
 
 Threads of Python pay for every change between them, and each torch call is an occasion for one: for
 short messages that costs more than the messages. So the loop then runs in the program's own thread,
-while that waits for something. Long messages are worth a thread: they come in while it computes.
+while that waits for something. Long messages are worth a thread where it has a processor: they come
+in while the program computes.
 """
 
 from __future__ import annotations

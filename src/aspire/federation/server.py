@@ -38,6 +38,7 @@ from aspire.runtimes.driver import Arrival, Back, Gone
 from aspire.types import Report, Task
 
 logger = logging.getLogger("aspire")
+CORES = 4  # from which on the connections have a thread of their own, where vectors are long
 STRIKES = 3  # breaches of the protocol after which a site stays out
 HELLO = 10.0  # seconds until a connection must have said who it is
 PARTING = 6.0  # seconds to tell all that the run is over: longer than a site's longest pause
@@ -67,8 +68,8 @@ class Server:
         self.lines = {name: Line(number) for number, name in enumerate(names)}
         self.numbered = list(self.lines.values())
         self.allowed = set(kits.allowed(kit.folder))
-        long = terms.shape.parameters > LONG
-        self.loop: Loop[Arrival] = Beside() if long else InTurns()
+        beside = terms.shape.parameters > LONG and (os.cpu_count() or 1) >= CORES
+        self.loop: Loop[Arrival] = Beside() if beside else InTurns()
         self._over = self._closed = False
         self.port = self.loop.run(partial(self._serve, listen))
 

@@ -23,7 +23,6 @@ from grpc import aio
 from aspire.federation.kits import Kit
 from aspire.federation.messages import (
     CHUNK,
-    LONG,
     MAJOR,
     METHOD,
     MINOR,
@@ -218,8 +217,8 @@ class Dialler:
 
     @property
     def brief(self) -> bool:
-        """Whether no thread is worth its while; where vectors are long the line needs its own."""
-        return self.took < SHORT and self.shape.parameters <= LONG
+        """Whether no thread is worth its while; a report of several parts leaves bit by bit."""
+        return self.took < SHORT and self.shape.bytes <= CHUNK
 
     async def do(self, work: Callable[..., Any], here: bool, *given: Any) -> Any:
         """Long work in a thread, so that the line stays alive; short work here, where it is.
