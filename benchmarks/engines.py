@@ -6,8 +6,8 @@ python benchmarks/engines.py --engines ray --sizes 10000 --repeats 1
 Five workers on 127.0.0.1, S = 1, 5 ms of work per task, p float32 each way. A bare loop is the
 least that trains asynchronously: a worker sleeps, and the master does z <- z + (x - z)/5 with each
 vector x that comes back and sends z; no log, no liveness, no checkpoint. Ours is the whole thing by
-its own command line: a gradient of a torch model, which takes 5 ms in all, the step, its loss, now
-and then a check, driver, ASPIRE-EASE's master step, event log, status, checkpoints. Our worker
+its own command line: a gradient of a torch model, whose two passes take 5 ms, the step, its loss,
+now and then a check, driver, ASPIRE-EASE's master step, event log, status, checkpoints. Our worker
 begins on its next gradient while its report travels; a bare one has nothing to do until z is there.
 Both run in turn, so that a busy machine slows both; the ratio counts, and its median over the
 repeats is shown.
@@ -58,7 +58,7 @@ class Rest(torch.autograd.Function):
         return slope
 
 class Work(torch.nn.Module):
-    """P parameters; a gradient takes 5 ms, its arithmetic included."""
+    """P parameters; both passes together take 5 ms, their arithmetic included."""
 
     def __init__(self):
         super().__init__()

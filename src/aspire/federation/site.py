@@ -203,12 +203,14 @@ class Dialler:
             if report is not None and report.task == task.id:
                 await send(call, report)
                 return
-            began, given = time.monotonic(), (method, local)
-            memory.worker, report = await self.do(serve, here, *given, memory.worker, task)
+            began = time.monotonic()
+            done = await self.do(serve, here, method, local, memory.worker, task)
+            memory.worker, report = done
             if task.id >= 0:
                 memory.report = report
-            following = self.do(look_ahead, here, *given, memory.worker, task)
-            _, memory.worker = await asyncio.gather(send(call, report), following)
+            ahead = self.do(look_ahead, here, method, local, memory.worker, task)
+            # in this order: the report is out before we do anything else
+            _, memory.worker = await asyncio.gather(send(call, report), ahead)
             self.took = time.monotonic() - began
         except NoState:
             pass  # we are new, and the server sends it again, whole, since we called
@@ -237,8 +239,7 @@ class Dialler:
             raise ValueError(f"the work on a task raised {kind}: {error}") from error
 
 
-async def send(call: Any, report: Report | None) -> None:
-    assert report is not None
+async def send(call: Any, report: Report) -> None:
     for frame in frames(report.task, report.vectors, report.scalars):
         await call.write(frame)
 
