@@ -6,7 +6,8 @@
 
 A module imports from layers to its left, and from its own. Clocks, files, sockets, logging and
 outside randomness start at runtimes and data; printing belongs to the command line alone.
-`native` is no layer of the algorithm: it compiles C for this machine, for whoever has some.
+`native` and `letters` are no layers of the algorithm: one compiles C for this machine, for whoever
+has some, the other hands out memory that messages can be made of.
 """
 
 import ast
@@ -22,6 +23,7 @@ MAY_IMPORT: dict[str, set[str]] = {}
 MAY_IMPORT["types"] = set()
 MAY_IMPORT["batches"] = {"types"}
 MAY_IMPORT["native"] = set()
+MAY_IMPORT["letters"] = set()
 MAY_IMPORT["stacks_cpu"] = {"types", "native"}
 MAY_IMPORT["stacks_native"] = {"types", "native", "stacks_cpu"}
 MAY_IMPORT["stacks"] = {"types", "native", "stacks_cpu", "stacks_native"}
@@ -30,7 +32,8 @@ MAY_IMPORT["sites"] = {"types", "batches", "objective", "stacks"}
 MAY_IMPORT["problem"] = {"types", "batches", "objective", "sites"}
 MAY_IMPORT["sets"] = {"types"}
 MAY_IMPORT["core"] = {"types", "sets"}
-MAY_IMPORT["methods"] = {"types", "native", "batches", "sites", "problem", "sets", "core"}
+MAY_IMPORT["methods"] = MAY_IMPORT["core"] | {"core", "batches", "sites", "problem"}
+MAY_IMPORT["methods"] |= {"native", "letters"}
 MAY_IMPORT["runtimes"] = MAY_IMPORT["methods"] | {"methods"}
 MAY_IMPORT["data"] = {"types"}  # beside runtimes
 MAY_IMPORT["clusters"] = MAY_IMPORT["runtimes"] | {"runtimes"}  # beside train

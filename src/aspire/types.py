@@ -39,6 +39,7 @@ class Report:
     task: int
     vectors: Mapping[str, Tensor] = field(default_factory=dict)
     scalars: Mapping[str, float] = field(default_factory=dict)
+    finite: bool = False  # somebody has seen that the vectors are
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from aspire.federation.wire_pb2 import Header, Vector
+from aspire.letters import posted, room_before
+from aspire.methods.state import finite
 
 MAJOR, MINOR = 1, 1
 METHOD = "/aspire.federation.Federation/Serve"
@@ -81,43 +83,56 @@ def frames(
     """FromSite(report=Part) or ToSite(task=Part), serialised: first the header and some bytes.
 
     Both are field 2, so they look alike. Put together by hand: protobuf would copy the vectors
-    three times.
+    three times. A vector in a letter is not copied at all.
     """
     named = [Vector(name=name, length=len(x)) for name, x in vectors.items()]
     header = Header(id=id, kind=kind, scalars=scalars, vectors=named).SerializeToString()
+    alone = next(iter(vectors.values())) if len(vectors) == 1 else None
+    room = 0 if alone is None or alone.nbytes > CHUNK else room_before(alone)
+    if alone is not None and room:
+        begin = _begin(alone.nbytes, header, room)
+        if len(begin) == room:
+            yield posted(alone, begin)
+            return
     views = [_view(x) for x in vectors.values()]
     data = views[0] if len(views) == 1 else memoryview(b"".join(views))
-    first = data[:CHUNK]
-    header += filler(len(header), len(first))
-    yield _frame(b"\x0a" + varint(len(header)) + header, first)
-    for at in range(CHUNK, len(data), CHUNK):
-        yield _frame(b"", data[at : at + CHUNK])
+    for at in range(0, max(1, len(data)), CHUNK):
+        part = data[at : at + CHUNK]
+        yield b"".join((_begin(len(part), None if at else header), part))
+
+
+def _begin(size: int, header: bytes | None, multiple: int = EIGHT) -> bytes:
+    """What comes before `size` bytes of data; with a header, a multiple of that many bytes."""
+    inner = b""
+    if header is not None:
+        header += filler(len(header), size, multiple)
+        inner = b"\x0a" + varint(len(header)) + header
+    if size:
+        inner += b"\x12" + varint(size)
+    return b"\x12" + varint(len(inner) + size) + inner
 
 
 @lru_cache(maxsize=1024)
-def filler(header: int, size: int) -> bytes:
-    """What a header of that length needs for `size` bytes of data to begin at a multiple of EIGHT.
+def filler(header: int, size: int, multiple: int) -> bytes:
+    """What a header of that length needs for `size` bytes of data to begin at a multiple of this.
 
-    Nothing, or a field of three bytes at least.
+    A field of two bytes at least, or nothing.
     """
     if not size:
         return b""
-    for more in (0, *range(3, 14)):
-        longer = header + more
+    field = b""
+    for zeros in range(2 * multiple):
+        longer = header + len(field)
         inner = width(longer) + longer + width(size) + 2
-        if (1 + width(inner + size) + inner) % EIGHT == 0:
+        if (1 + width(inner + size) + inner) % multiple == 0:
             break
-    return b"\x2a" + bytes([more - 2]) + bytes(more - 2) if more else b""
+        field = b"\x2a" + varint(zeros) + bytes(zeros)
+    return field
 
 
 def width(n: int) -> int:
     """Bytes of `varint`."""
     return max(1, -(-n.bit_length() // 7))
-
-
-def _frame(header: bytes, data: memoryview) -> bytes:
-    inner = header + (b"\x12" + varint(len(data)) if len(data) else b"")
-    return b"".join((b"\x12", varint(len(inner) + len(data)), inner, data))
 
 
 def varint(n: int) -> bytes:
@@ -223,9 +238,8 @@ class Message:
         for name, value in self.scalars.items():
             if not abs(value) <= LARGEST:
                 raise Refusal(f"reports {name}={value}: expected a number within +-{LARGEST:g}")
-        # a finite w . w has finite terms; the costlier look is for those that are not
         for name, x in self.vectors().items():
-            if not math.isfinite(float(torch.dot(x, x))) and not bool(torch.isfinite(x).all()):
+            if not finite(x):
                 raise Refusal(f"reports {name} with values that are not finite")
 
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from aspire.core import planes, pull
 from aspire.core.presets import CONVEX, LOCAL, NETWORK, WHOLE
 from aspire.core.schedules import Constants, Member, Preset, Rates, Scale, median
+from aspire.methods.state import finite
 from aspire.sets import CDNorm, UncertaintySet
 from aspire.types import Array, Event, Info, Joined, Left, Noted, Report, Task
 
@@ -260,18 +261,18 @@ def objection(master: Master, event: Event) -> str | None:
     for name, value in event.scalars.items():
         if not math.isfinite(value):
             return f"worker {j} reports {name}={value}: expected a finite number"
-    return None if probing else _odd_rows(j, event.vectors["w"], master.w)
+    return None if probing else _odd_row(j, event, master.w)
 
 
-def _odd_rows(j: int, w: Tensor, rows: Tensor) -> str | None:
+def _odd_row(j: int, report: Report, rows: Tensor) -> str | None:
     """What is wrong with a reported w_j that is to become one of the rows."""
+    w = report.vectors["w"]
     if w.dtype != rows.dtype or w.ndim != 1 or len(w) != rows.shape[1]:
         return (
             f"worker {j} reports w of shape {tuple(w.shape)} and type {w.dtype}: "
             f"expected {tuple(rows.shape[1:])} and {rows.dtype}"
         )
-    # a finite w . w has finite terms; the costlier look is for those that are not
-    if not math.isfinite(float(torch.dot(w, w))) and not bool(torch.isfinite(w).all()):
+    if not (report.finite or finite(w)):
         return f"worker {j} reports w with values that are not finite"
     return None
 

@@ -201,6 +201,6 @@ def incomplete(report: Report, kind: Kind, master: State) -> str | None:
                 f"worker {j} reports {name} of shape {tuple(x.shape)} and type {x.dtype}: "
                 f"expected {tuple(master.w.shape)} and {master.like.dtype}"
             )
-        if not finite(x):
+        if not (report.finite or finite(x)):
             return f"worker {j} reports {name} with values that are not finite"
     return None
