@@ -8,6 +8,7 @@ a `bytes` from the beginning, behind room for the header.
 from __future__ import annotations
 
 import ctypes
+import sys
 import warnings
 
 import torch
@@ -27,9 +28,9 @@ with warnings.catch_warnings():  # torch warns once a process of memory that is 
 
 
 def empty_like(x: Tensor) -> Tensor:
-    """As torch's for one vector on the CPU; in a letter if that is long."""
-    room = ROOM
-    for _ in range(TRIES if x.numel() >= LONG else 0):
+    """As torch's for one vector on the CPU; in a letter if it is long, and as messages have it."""
+    room, worth_it = ROOM, x.numel() >= LONG and sys.byteorder == "little"
+    for _ in range(TRIES if worth_it else 0):
         letter = _bytes(None, room + x.nbytes)
         found = torch.frombuffer(letter, dtype=x.dtype, offset=room).view_as(x)
         askew = -found.data_ptr() % ALIGNED

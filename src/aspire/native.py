@@ -31,7 +31,6 @@ FLAGS = ("-O3", "-std=gnu11", "-shared", "-fPIC")
 NATIVE = ("-march=native",), ("-mcpu=native",), ()  # the first that the compiler takes
 KINDS = {torch.float32: ("-DREAL=float", "-DSINGLE"), torch.float64: ("-DREAL=double",)}
 MOST_LAYERS, MOST_PLANES = 16, 2048  # as in rows.c and steps.c
-FEW_CORES = (os.cpu_count() or 1) < 4  # where a second thread takes its time from the first
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 SECONDS = 60.0
 

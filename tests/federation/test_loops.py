@@ -90,7 +90,7 @@ def test_a_federation_trains_either_way(
 ) -> None:
     names, folder = ("b", "c"), tmp_path / "f"
     monkeypatch.setattr(server, "LONG", long)
-    monkeypatch.setattr(server, "FEW_CORES", False)
+    monkeypatch.setattr(server, "CORES", 1)
     kits.init(folder, names, ["localhost", "127.0.0.1"], 2)
     work = Settings(local_steps=1, batch_size=64, preset="auto", pull_bound=parties.BOUND)
     terms = Terms(parties.SHAPE, work, b"f")

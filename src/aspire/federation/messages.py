@@ -87,18 +87,22 @@ def frames(
     """
     named = [Vector(name=name, length=len(x)) for name, x in vectors.items()]
     header = Header(id=id, kind=kind, scalars=scalars, vectors=named).SerializeToString()
-    alone = next(iter(vectors.values())) if len(vectors) == 1 else None
-    room = 0 if alone is None or alone.nbytes > CHUNK else room_before(alone)
-    if alone is not None and room:
-        begin = _begin(alone.nbytes, header, room)
-        if len(begin) == room:
-            yield posted(alone, begin)
-            return
+    letter = _letter(header, *vectors.values()) if len(vectors) == 1 else None
+    if letter is not None:
+        yield letter
+        return
     views = [_view(x) for x in vectors.values()]
     data = views[0] if len(views) == 1 else memoryview(b"".join(views))
     for at in range(0, max(1, len(data)), CHUNK):
         part = data[at : at + CHUNK]
         yield b"".join((_begin(len(part), None if at else header), part))
+
+
+def _letter(header: bytes, x: Tensor) -> bytes | None:
+    """The letter in which x lies, if one part holds it and the header fills the room."""
+    room = room_before(x)
+    begin = _begin(x.nbytes, header, room) if room else b""
+    return posted(x, begin) if room and len(begin) == room and x.nbytes <= CHUNK else None
 
 
 def _begin(size: int, header: bytes | None, multiple: int = EIGHT) -> bytes:

@@ -34,11 +34,11 @@ from aspire.federation.messages import (
     next_message,
 )
 from aspire.federation.wire_pb2 import Hello, Over, Settings, ToSite, Welcome
-from aspire.native import FEW_CORES
 from aspire.runtimes.driver import Arrival, Back, Gone
 from aspire.types import Report, Task
 
 logger = logging.getLogger("aspire")
+CORES = 4  # from which on the connections have a thread of their own, where vectors are long
 STRIKES = 3  # breaches of the protocol after which a site stays out
 HELLO = 10.0  # seconds until a connection must have said who it is
 PARTING = 6.0  # seconds to tell all that the run is over: longer than a site's longest pause
@@ -68,7 +68,7 @@ class Server:
         self.lines = {name: Line(number) for number, name in enumerate(names)}
         self.numbered = list(self.lines.values())
         self.allowed = set(kits.allowed(kit.folder))
-        beside = terms.shape.parameters > LONG and not FEW_CORES
+        beside = terms.shape.parameters > LONG and (os.cpu_count() or 1) >= CORES
         self.loop: Loop[Arrival] = Beside() if beside else InTurns()
         self._over = self._closed = False
         self.port = self.loop.run(partial(self._serve, listen))
