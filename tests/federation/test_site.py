@@ -1,16 +1,21 @@
-"""A site whose line is lost while a thread works; one that looks ahead when its report is out."""
+"""A site whose line is lost while a thread works; one that looks ahead when its report is out; one
+beside its server."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 pytest.importorskip("grpc", reason="needs aspire-ease[federation]")
 
+from aspire.cli import federation as cli
 from aspire.federation import site
 from aspire.federation.site import SHORT, Dialler
 from aspire.runtimes.serve import EVALUATE
@@ -92,3 +97,53 @@ def test_the_report_is_out_before_the_site_looks_ahead(
     assert asyncio.run(answer()) == "state 1 and on"
     assert seen == [(1, "state 0", 0), (3, "state 1", 1)]
     assert call.sent == 4
+
+
+# ---------------------------------------------------------------- beside its server
+
+FILE = """
+import torch
+
+def model():
+    return torch.nn.Linear({inputs}, 1)
+
+def site(name):
+    return torch.ones(2, {inputs}), torch.ones(2, 1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("address", "here"),
+    [
+        ("127.0.0.1:1", True), ("localhost:1", True), ("[::1]:1", True), ("127.8.0.1:1", True),
+        ("10.0.0.1:1", False), ("train.example.org:1", False), ("[fe80::1]:1", False),
+    ],
+)  # fmt: skip
+def test_an_address_on_this_machine_is_known(address: str, here: bool) -> None:
+    assert cli.is_here(address) is here
+
+
+@pytest.mark.parametrize(
+    ("inputs", "address", "later"),
+    [(2**17, "127.0.0.1:1", True), (2**17, "10.0.0.1:1", False), (3, "127.0.0.1:1", False)],
+)
+def test_a_site_beside_its_server_lets_it_go_first(
+    inputs: int, address: str, later: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the server's step takes long; far from it a site works as it is."""
+
+    class Idle:
+        def __init__(self, *given: Any, **named: Any) -> None: ...
+
+        async def run(self) -> None: ...
+
+    levels: list[int] = []
+    monkeypatch.setattr(os, "nice", levels.append, raising=False)
+    monkeypatch.setattr(site, "Dialler", Idle)
+    (tmp_path / "file.py").write_text(FILE.format(inputs=inputs), encoding="utf-8")
+    asked = CliRunner().invoke(cli.init_command, [str(tmp_path / "kits"), "--sites", "a"])
+    kit = str(tmp_path / "kits" / "sites" / "a")
+    given = [str(tmp_path / "file.py"), "--kit", kit, "--connect", address]
+    done = CliRunner().invoke(cli.site_command, given)
+    assert (asked.exit_code, done.exit_code) == (0, 0), done.output
+    assert levels == [cli.LATER] * later

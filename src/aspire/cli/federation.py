@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import os
 import socket
 from pathlib import Path
@@ -21,6 +22,7 @@ SHARED = (
     *("iterations", "quorum", "staleness", "local_steps", "batch_size", "preset", "weight_decay"),
     *("seed", "evaluate_every", "log", "checkpoint_seconds", "tensorboard"),
 )
+LATER = 10  # of 20 levels by which a process can let others go first
 
 
 @click.group("federation")
@@ -168,13 +170,15 @@ def site_command(
     NAME is the name in the kit's certificate.
     """
     from aspire.federation import kits
-    from aspire.federation.messages import shape_of
+    from aspire.federation.messages import LONG, shape_of
     from aspire.federation.site import Dialler
     from aspire.problem import Flat
 
     torch.set_num_threads(threads)
     mine, source = kits.read(kit), read(file)
     shape = shape_of(Flat(call(load(source), "model")).start)
+    if shape.parameters > LONG and is_here(connect):
+        stand_back()
 
     def make(settings: Any) -> Any:
         return one_site(source, mine.name, device, settings)
@@ -183,6 +187,21 @@ def site_command(
     with interruptible(None):
         asyncio.run(Dialler(mine, connect, shape, sha256, make, give_up=give_up).run())
     click.echo("The run is over.")
+
+
+def is_here(address: str) -> bool:
+    """Whether HOST:PORT is on this machine."""
+    host = address.rpartition(":")[0].strip("[]")
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def stand_back() -> None:
+    """Let a server on this machine go first: its step is what all sites wait for."""
+    if hasattr(os, "nice"):
+        os.nice(LATER)
 
 
 def one_site(source: Source, name: str, device: str, settings: Any) -> Any:
