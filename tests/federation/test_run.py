@@ -138,6 +138,18 @@ def test_a_run(stage: Stage) -> None:
     assert "bit for bit" in replayed(stage)
 
 
+def test_long_vectors_replay_to_the_same_bits(stage: Stage) -> None:
+    """They are posted as they lie, and a gradient must not see where that is."""
+    layers = "Linear(64, 999), torch.nn.Tanh(), torch.nn.Linear(999, 10)"
+    wide = FILE.replace("Linear(64, 10)", f"Sequential(torch.nn.{layers})")
+    (stage.folder / "file.py").write_text(wide + NOISE)
+    server = stage.server("--iterations", "150", "--batch-size", "20")
+    sites = [stage.site(name) for name in "abc"]
+    ended(server)
+    assert all("The run is over" in ended(site) for site in sites)
+    assert "bit for bit" in replayed(stage)
+
+
 @pytest.mark.slow
 def test_killed_sites_and_a_killed_server_come_back(stage: Stage) -> None:
     """kill -9 of a site costs it one task; kill -9 of the server, what came after a checkpoint."""
