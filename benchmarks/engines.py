@@ -9,6 +9,7 @@ vector x that comes back and sends z; no log, no liveness, no checkpoint. Ours i
 its own command line: a gradient of a torch model, whose two passes take 5 ms, the step, its loss,
 now and then a check, driver, ASPIRE-EASE's master step, event log, status, checkpoints. Our worker
 begins on its next gradient while its report travels; a bare one has nothing to do until z is there.
+With long vectors our sites run behind a server on their machine (`nice`); bare ones do not.
 Both run in turn, so that a busy machine slows both; the ratio counts, and its median over the
 repeats is shown.
 """
