@@ -85,3 +85,20 @@ def test_the_fitted_exponent_is_that_of_a_power(monkeypatch):
     cost = load("cost")
     values = [1, 10, 100, 1000]
     assert cost.exponent(values, [3.0 * v**0.7 for v in values]) == pytest.approx(0.7)
+
+
+def test_cells_made_again_are_compared_but_for_seconds_and_versions(tmp_path):
+    again = load("again")
+
+    def put(folder: str, seed: int, **record: object) -> None:
+        path = tmp_path / folder / "table1" / "data" / "afl" / f"{seed}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(record))
+
+    for folder, seconds in (("one", 1.0), ("two", 2.0)):
+        put(folder, 0, worst_accuracy=0.5, worst_case_loss=float("nan"), wall_seconds=seconds)
+    put("one", 1, worst_accuracy=0.5)
+    put("two", 1, worst_accuracy=0.75)
+    put("one", 2, worst_accuracy=0.5)
+    found = again.compare(tmp_path / "one", tmp_path / "two")
+    assert found == (1, {"table1/data/afl/1.json": 25.0})

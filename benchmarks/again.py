@@ -1,0 +1,66 @@
+"""Does this version make the committed cells? Two folders of `aspire reproduce`, cell by cell.
+
+    aspire reproduce all --seeds 10 --jobs 2 --out again
+    python benchmarks/again.py results again
+
+A cell is the same if all of its record is but the seconds that it took and the versions. Cells that
+only one folder has are counted. Exit code 1: a cell differs. Bits may differ on another processor.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+OWN = ("wall_seconds", "versions")  # of the machine and the day
+
+
+def cells(folder: Path) -> dict[str, Path]:
+    """NAME/DATASET/METHOD/SEED.json below the folder."""
+    return {str(path.relative_to(folder)): path for path in sorted(folder.glob("*/*/*/*.json"))}
+
+
+def record(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return {name: value for name, value in found.items() if name not in OWN}
+
+
+def compare(one: Path, two: Path) -> tuple[int, dict[str, float | None]]:
+    """How many cells of both folders are the same; of the others, points of Acc_w in between."""
+    first, second = cells(one), cells(two)
+    same, differ = 0, {}
+    for name in sorted(first.keys() & second.keys()):
+        a, b = record(first[name]), record(second[name])
+        if json.dumps(a) == json.dumps(b):  # NaN is NaN
+            same += 1
+        else:
+            known = "worst_accuracy" in a and "worst_accuracy" in b
+            differ[name] = 100 * (b["worst_accuracy"] - a["worst_accuracy"]) if known else None
+    return same, differ
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("first", type=Path)
+    parser.add_argument("second", type=Path)
+    given = parser.parse_args()
+    for name in ("first", "second"):
+        if not cells(getattr(given, name)):
+            parser.error(
+                f"{name}={getattr(given, name)}: expected a folder with cells of `aspire reproduce`"
+            )
+    same, differ = compare(given.first, given.second)
+    for name, points in differ.items():
+        print(
+            f"{name}: "
+            + ("differs" if points is None else f"Acc_w differs by {points:+.3f} points")
+        )
+    alone = len(cells(given.first).keys() ^ cells(given.second).keys())
+    print(f"{same} of {same + len(differ)} cells are the same; {alone} are in one folder only.")
+    raise SystemExit(1 if differ else 0)
+
+
+if __name__ == "__main__":
+    main()
