@@ -27,12 +27,11 @@ def record(path: Path) -> dict[str, Any]:
     return {name: value for name, value in found.items() if name not in OWN}
 
 
-def compare(one: Path, two: Path) -> tuple[int, dict[str, float | None]]:
+def compare(one: dict[str, Path], two: dict[str, Path]) -> tuple[int, dict[str, float | None]]:
     """How many cells of both folders are the same; of the others, points of Acc_w in between."""
-    first, second = cells(one), cells(two)
     same, differ = 0, {}
-    for name in sorted(first.keys() & second.keys()):
-        a, b = record(first[name]), record(second[name])
+    for name in sorted(one.keys() & two.keys()):
+        a, b = record(one[name]), record(two[name])
         if json.dumps(a) == json.dumps(b):  # NaN is NaN
             same += 1
         else:
@@ -45,19 +44,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("first", type=Path)
     parser.add_argument("second", type=Path)
-    given = parser.parse_args()
-    for name in ("first", "second"):
-        if not cells(getattr(given, name)):
-            parser.error(
-                f"{name}={getattr(given, name)}: expected a folder with cells of `aspire reproduce`"
-            )
-    same, differ = compare(given.first, given.second)
+    folders = vars(parser.parse_args())
+    one, two = (cells(folder) for folder in folders.values())
+    for (name, folder), found in zip(folders.items(), (one, two), strict=True):
+        if not found:
+            parser.error(f"{name}={folder}: expected a folder with cells of `aspire reproduce`")
+    same, differ = compare(one, two)
     for name, points in differ.items():
-        print(
-            f"{name}: "
-            + ("differs" if points is None else f"Acc_w differs by {points:+.3f} points")
-        )
-    alone = len(cells(given.first).keys() ^ cells(given.second).keys())
+        print(name, "differs" + ("" if points is None else f" by {points:+.3f} points of Acc_w"))
+    alone = len(one.keys() ^ two.keys())
     print(f"{same} of {same + len(differ)} cells are the same; {alone} are in one folder only.")
     raise SystemExit(1 if differ else 0)
 

@@ -100,5 +100,5 @@ def test_cells_made_again_are_compared_but_for_seconds_and_versions(tmp_path):
     put("one", 1, worst_accuracy=0.5)
     put("two", 1, worst_accuracy=0.75)
     put("one", 2, worst_accuracy=0.5)
-    found = again.compare(tmp_path / "one", tmp_path / "two")
+    found = again.compare(again.cells(tmp_path / "one"), again.cells(tmp_path / "two"))
     assert found == (1, {"table1/data/afl/1.json": 25.0})
