@@ -3,36 +3,37 @@
     aspire reproduce all --seeds 10 --jobs 2 --out again
     python benchmarks/again.py results again
 
-A cell is the same if all of its record is but the seconds that it took and the versions. Cells that
+A cell is the same if all of its line is but the seconds that it took and the versions. Cells that
 only one folder has are counted. Exit code 1: a cell differs. Bits may differ on another processor.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from typing import Any
+
+from aspire.experiments import results
 
 OWN = ("wall_seconds", "versions")  # of the machine and the day
 
 
-def cells(folder: Path) -> dict[str, Path]:
-    """NAME/DATASET/METHOD/SEED.json below the folder."""
-    return {str(path.relative_to(folder)): path for path in sorted(folder.glob("*/*/*/*.json"))}
+def cells(folder: Path) -> dict[str, results.Record]:
+    """NAME/DATASET/METHOD/NUMBER -> what the folder's files keep of that cell, without OWN."""
+    found = {}
+    for path in sorted(folder.glob(f"*{results.SUFFIX}")):
+        for record in results.read(path).values():
+            own = {key: value for key, value in record.items() if key not in OWN}
+            found[results.name_of(record)] = own
+    return found
 
 
-def record(path: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return {name: value for name, value in found.items() if name not in OWN}
-
-
-def compare(one: dict[str, Path], two: dict[str, Path]) -> tuple[int, dict[str, float | None]]:
+def compare(one: dict[str, Any], two: dict[str, Any]) -> tuple[int, dict[str, float | None]]:
     """How many cells of both folders are the same; of the others, points of Acc_w in between."""
     same, differ = 0, {}
     for name in sorted(one.keys() & two.keys()):
-        a, b = record(one[name]), record(two[name])
-        if json.dumps(a) == json.dumps(b):  # NaN is NaN
+        a, b = one[name], two[name]
+        if a == b:
             same += 1
         else:
             known = "worst_accuracy" in a and "worst_accuracy" in b

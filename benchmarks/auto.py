@@ -72,6 +72,7 @@ def person_activity(seed: int, data: str | None, gamma: float | None = None) -> 
     run = train(
         torch.nn.Sequential(*layers[:-1]),
         federation.sites,
+        form="consensus",
         uncertainty=CDNorm(radius=1.0 / n, budget=float(n) if gamma is None else gamma),
         gradients=15_000,
         batch_size=100,

@@ -147,23 +147,22 @@ class Disk:
     @contextlib.contextmanager
     def full(self) -> Iterator[None]:
         """No byte is left; or else (no mount) a file stands where the folder should be."""
-        with self.busy:
-            ballast, beside = self.folder / "ballast", self.folder.with_name("beside")
+        ballast, beside = self.folder / "ballast", self.folder.with_name("beside")
+        if self.mounted:
+            with contextlib.suppress(OSError), ballast.open("wb", buffering=0) as file:
+                while True:
+                    file.write(b"\0" * 65536)
+        else:
+            self.folder.rename(beside)
+            self.folder.touch()
+        try:
+            yield
+        finally:
             if self.mounted:
-                with contextlib.suppress(OSError), ballast.open("wb", buffering=0) as file:
-                    while True:
-                        file.write(b"\0" * 65536)
+                ballast.unlink(missing_ok=True)
             else:
-                self.folder.rename(beside)
-                self.folder.touch()
-            try:
-                yield
-            finally:
-                if self.mounted:
-                    ballast.unlink(missing_ok=True)
-                else:
-                    self.folder.unlink()
-                    beside.rename(self.folder)
+                self.folder.unlink()
+                beside.rename(self.folder)
 
     def close(self) -> None:
         if self.mounted:
@@ -183,7 +182,8 @@ class OnFederation:
         subprocess.run([*ASPIRE, *init], env=environment(), check=True, capture_output=True)
         self.proxy = Proxy(self.port)
         listen = ["--kit", str(kits / "server"), "--listen", f"127.0.0.1:{self.port}"]
-        server = [*ASPIRE, "server", str(file), *listen, "--out", str(self.out), *options]
+        kept = ["--out", str(self.out), "--log", "vectors"]  # replay needs them
+        server = [*ASPIRE, "server", str(file), *listen, *kept, *options]
         self.master = Program(server, folder / "master.log")
         self.sites = {}
         for name in NAMES:
@@ -329,6 +329,7 @@ class Chaos:
         self.timers: list[threading.Timer] = []
         self.on = (OnFederation if engine == "federation" else OnRay)(folder, options)
         self.disk: Disk | None = None
+        self.started = time.time()  # of the master that runs now
 
     def _iterations(self) -> int:
         """More than can be done while the chaos lasts."""
@@ -372,7 +373,9 @@ class Chaos:
         self.on.master.kill()
         log = self.on.out / "events.jsonl"
         with self._disk().busy:
-            length = checkpoint.latest(self.on.out)["log"]["bytes"]
+            self.started = time.time()
+            tree, _ = checkpoint.load(checkpoint.files(self.on.out)[0])
+        length = tree["fields"]["log"]["fields"]["bytes"]
         self.vouched.append((length, sha256(log, length)))
         time.sleep(self.rng.uniform(0.0, 1.0))
         self.on.master.start([*ASPIRE, "resume", str(self.on.out)])
@@ -382,8 +385,20 @@ class Chaos:
         return self.disk
 
     def _fill(self, seconds: float) -> None:
-        with self._disk().full():
-            time.sleep(seconds)
+        disk, end = self._disk(), time.monotonic() + 60.0
+        with disk.busy:
+            # Without a mount the folder is away for a while, and a master that starts needs it.
+            while not disk.mounted and not self._up() and time.monotonic() < end:
+                disk.busy.release()
+                time.sleep(0.1)
+                disk.busy.acquire()
+            with disk.full():
+                time.sleep(seconds)
+
+    def _up(self) -> bool:
+        """Whether the master has written a checkpoint: it does so when it starts."""
+        found = checkpoint.files(self.on.out)
+        return bool(found) and found[0].stat().st_mtime > self.started
 
     def _later(self, seconds: float, function: Callable[..., Any], *arguments: Any) -> None:
         timer = threading.Timer(seconds, function, arguments)

@@ -2,6 +2,7 @@
 
 python benchmarks/engines.py                 both engines, p = 1e4 and 1e6: about 7 minutes
 python benchmarks/engines.py --engines ray --sizes 10000 --repeats 1
+python benchmarks/engines.py --logs          what --log vectors costs a federation: about 6 minutes
 
 Five workers on 127.0.0.1, S = 1, 5 ms of work per task, p float32 each way. A bare loop is the
 least that trains asynchronously: a worker sleeps, and the master does z <- z + (x - z)/5 with each
@@ -233,7 +234,7 @@ def our_ray(size: int, iterations: int) -> float:
         return rate_of(out)
 
 
-def our_federation(size: int, iterations: int) -> float:
+def our_federation(size: int, iterations: int, *options: str, warm: int = WARM) -> float:
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
         folder = Path(name)
         file, out, at = write(folder, size), folder / "run", f"127.0.0.1:{free_port()}"
@@ -245,20 +246,20 @@ def our_federation(size: int, iterations: int) -> float:
             )
         aspire(
             "server", str(file), "--kit", str(folder / "kits" / "server"), "--listen", at,
-            *common(iterations), "--out", str(out),
+            *common(iterations), "--out", str(out), *options,
         )  # fmt: skip
-        return rate_of(out)
+        return rate_of(out, warm)
 
 
 def common(iterations: int) -> list[str]:
-    return ["--iterations", str(iterations), "--evaluate-every", "0"]
+    return ["--form", "consensus", "--iterations", str(iterations), "--evaluate-every", "0"]
 
 
-def rate_of(out: Path) -> float:
-    """Steps a second by the log's own times, the first WARM left out."""
+def rate_of(out: Path, warm: int = WARM) -> float:
+    """Steps a second by the log's own times, the first `warm` left out."""
     lines = (out / "events.jsonl").read_text(encoding="utf-8").splitlines()
     events = [json.loads(line) for line in lines]
-    times = [e["time"] for e in events if e.get("event") == "report"][WARM:]
+    times = [e["time"] for e in events if e.get("event") == "report"][warm:]
     return (len(times) - 1) / (times[-1] - times[0])
 
 
@@ -331,6 +332,48 @@ def compare(engine: str, size: int, repeats: int) -> dict[str, Any]:
     }
 
 
+def compare_logs(size: int, repeats: int) -> dict[str, Any]:
+    """A federation that logs hashes of its reports, and one that keeps their vectors, in turn."""
+    warm, count = (WARM, 2500) if size < 10**5 else (300, 400)  # 4 MB a report at p = 1e6
+    levels = ("full", "vectors")
+    found: dict[str, list[float]] = {level: [] for level in levels}
+    for _ in range(repeats):
+        for level in levels:
+            rate = our_federation(size, warm + count, "--log", level, warm=warm)
+            found[level].append(rate)
+    ratios = [v / f for f, v in zip(*found.values(), strict=True)]
+    return {
+        "engine": "federation",
+        "parameters": size,
+        **{level: statistics.median(found[level]) for level in levels},
+        "ratio": statistics.median(ratios),
+        "all": list(zip(*found.values(), strict=True)),
+    }
+
+
+def show_logs(sizes: list[int], repeats: int) -> list[dict[str, Any]]:
+    rows = []
+    print(f"{'engine':<12}{'p':>9}{'full it/s':>12}{'vectors it/s':>14}{'ratio':>8}")
+    for size in sizes:
+        row = compare_logs(size, repeats)
+        rows.append(row)
+        shown = f"{row['full']:>12.0f}{row['vectors']:>14.0f}{row['ratio']:>8.2f}"
+        print(f"{row['engine']:<12}{size:>9}{shown}", flush=True)
+    return rows
+
+
+def show_engines(engines: list[str], sizes: list[int], repeats: int) -> list[dict[str, Any]]:
+    rows = []
+    print(f"{'engine':<12}{'p':>9}{'bare it/s':>12}{'ours it/s':>12}{'ratio':>8}")
+    for engine in engines:
+        for size in sizes:
+            row = compare(engine, size, repeats)
+            rows.append(row)
+            shown = f"{row['bare']:>12.0f}{row['ours']:>12.0f}{row['ratio']:>8.2f}"
+            print(f"{engine:<12}{size:>9}{shown}", flush=True)
+    return rows
+
+
 def main() -> None:
     if sys.argv[1:2] == ["--bare-site"]:
         bare_site(sys.argv[2], Path(sys.argv[3]), int(sys.argv[4]))
@@ -338,16 +381,13 @@ def main() -> None:
     parser.add_argument("--engines", nargs="+", choices=PAIRS, default=list(PAIRS))
     parser.add_argument("--sizes", nargs="+", type=int, default=[10**4, 10**6])
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--logs", action="store_true", help="compare levels of --log instead")
     parser.add_argument("--json", type=Path, help="write the figures here")
     given = parser.parse_args()
-    rows = []
-    print(f"{'engine':<12}{'p':>9}{'bare it/s':>12}{'ours it/s':>12}{'ratio':>8}")
-    for engine in given.engines:
-        for size in given.sizes:
-            row = compare(engine, size, given.repeats)
-            rows.append(row)
-            shown = f"{row['bare']:>12.0f}{row['ours']:>12.0f}{row['ratio']:>8.2f}"
-            print(f"{engine:<12}{size:>9}{shown}", flush=True)
+    if given.logs:
+        rows = show_logs(given.sizes, given.repeats)
+    else:
+        rows = show_engines(given.engines, given.sizes, given.repeats)
     if given.json is not None:
         given.json.write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
 

@@ -27,6 +27,7 @@ class MasterSteps:
         probes = []
         for task in tasks:
             scalars = {"loss": float(self.losses[task.worker % kinds]), "curvature": 1.0}
+            scalars |= {"slope": 1.0, "gradients": 13.0, "samples": 1300.0}
             probes.append(Report(task.worker, task.id, {}, scalars))
         self.master, tasks, _ = self.method.absorb(self.master, probes)
         self.hands = {task.worker: task.id for task in tasks}
@@ -43,6 +44,7 @@ class MasterSteps:
         for _ in range(self.quorum):
             j = int(self.order[self.done % self.n])
             scalars = {"loss": float(self.losses[(self.done * 7) % self.kinds])}
+            scalars |= {"gradients": 1.0, "samples": 100.0}
             w = self.vectors[self.done % self.kinds]
             made.append(Report(j, self.hands[j], {"w": w}, scalars))
             self.done += 1

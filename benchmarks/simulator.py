@@ -74,7 +74,7 @@ def ours(sites: int, quorum: int, iterations: int) -> tuple[float, float]:
     made, spent = data(sites), time.process_time()
     with tempfile.TemporaryDirectory() as folder:
         run = train(
-            network(), made, quorum=quorum, iterations=iterations,
+            network(), made, form="consensus", quorum=quorum, iterations=iterations,
             evaluate_every=1000, log="digest", out=Path(folder) / "run",
         )  # fmt: skip
     updates = quorum * iterations

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,7 @@ import torch
 from torch import Tensor
 
 from aspire.problem import Problem, build
+from aspire.runtimes.log import chained
 from aspire.types import Event, Facts, Local, Method, Report, Task
 
 
@@ -71,6 +74,18 @@ def same(a: Any, b: Any) -> bool:
     from aspire.runtimes.log import digest
 
     return digest(a) == digest(b)
+
+
+def forged(path: Path, at: int, **changes: Any) -> None:
+    """Change an event in a log, and the hashes with it, so that only a replay can tell."""
+    lines = path.read_text().splitlines()
+    lines[at] = json.dumps(json.loads(lines[at]) | changes)
+    chain = ""
+    for line in lines:
+        if "event" in json.loads(line):
+            chain = chained(chain, line.encode())
+    lines[-1] = json.dumps(json.loads(lines[-1]) | {"sha256": chain})
+    path.write_text("\n".join(lines) + "\n")
 
 
 def snapshot(state: Any) -> Any:

@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from aspire.experiments import results
+from aspire.experiments.cells import Cell
+
 ROOT = Path(__file__).parent.parent
 BENCHMARKS = ROOT / "benchmarks"
 
@@ -39,11 +42,28 @@ def test_scale(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("script", ["run.py", "cost.py"])
+def test_memory(tmp_path):
+    pytest.importorskip("ray", reason="the extra ray is not installed")
+    pytest.importorskip("grpc", reason="needs aspire-ease[federation]")
+    out = tmp_path / "memory.json"
+    run("memory.py", "--parameters", "100000", "--few", "3", "--many", "9", "--out", str(out))
+    found = json.loads(out.read_text())
+    assert [(one["engine"], one["sites"]) for one in found["runs"]] == [
+        *(("ray", 3), ("ray", 9), ("federation", 3), ("federation", 9))
+    ]
+    for one in found["runs"]:
+        assert one["gradients"] >= one["sites"] - 1
+        assert one["absences"] == []
+    assert set(found["ratios"]) == {"ray", "federation"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", ["run.py", "cost.py", "direct.py"])
 def test_quick_benchmarks_run_and_write_nothing(script):
     files = {path: path.stat().st_mtime_ns for path in BENCHMARKS.glob("*.json")}
     said = run(script, "--quick")
-    assert ("HiGHS" if script == "run.py" else "exponent") in said
+    expected = {"run.py": "HiGHS", "cost.py": "exponent", "direct.py": "times_slower"}
+    assert expected[script] in said
     assert files == {path: path.stat().st_mtime_ns for path in BENCHMARKS.glob("*.json")}
 
 
@@ -90,10 +110,10 @@ def test_the_fitted_exponent_is_that_of_a_power(monkeypatch):
 def test_cells_made_again_are_compared_but_for_seconds_and_versions(tmp_path):
     again = load("again")
 
-    def put(folder: str, seed: int, **record: object) -> None:
-        path = tmp_path / folder / "table1" / "data" / "afl" / f"{seed}.json"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(record))
+    def put(folder: str, seed: int, **figures: object) -> None:
+        cell = Cell("table1", "sc-ma", "afl", seed, "afl", 100)
+        path = results.path_of(tmp_path / folder, "table1")
+        results.add(path, [{**cell.plain(), **figures, "history": {}}])
 
     for folder, seconds in (("one", 1.0), ("two", 2.0)):
         put(folder, 0, worst_accuracy=0.5, worst_case_loss=float("nan"), wall_seconds=seconds)
@@ -101,4 +121,4 @@ def test_cells_made_again_are_compared_but_for_seconds_and_versions(tmp_path):
     put("two", 1, worst_accuracy=0.75)
     put("one", 2, worst_accuracy=0.5)
     found = again.compare(again.cells(tmp_path / "one"), again.cells(tmp_path / "two"))
-    assert found == (1, {"table1/data/afl/1.json": 25.0})
+    assert found == (1, {"table1/sc-ma/afl/1": 25.0})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from aspire.cli import main
+from tests.helpers import forged
 
 FILE = """
 import torch
@@ -62,11 +64,13 @@ def test_replay_notices_another_file_and_another_log(file, tmp_path):
     call("train", file, "--iterations", 20, "--out", out)
     events = out / "events.jsonl"
     lines = events.read_text().splitlines()
-    record = json.loads(lines[5]) | {"gradients": 9.0}
-    events.write_text("\n".join([*lines[:5], json.dumps(record), *lines[6:]]))
+    record = json.loads(lines[5])
+    forged(events, 5, gradients=9.0)
     code, text = call("replay", out)
     assert code == 2
     assert f"event {record['n']}," in text
+    events.write_text("\n".join([*lines[:5], *lines[6:]]))
+    assert "expected a log of level full" in call("replay", out)[1]
     file.write_text(FILE + "\n# changed\n")
     code, text = call("replay", out)
     assert code == 2
@@ -113,11 +117,11 @@ def test_bad_input_is_one_sentence_and_code_two(text, options, sentence, tmp_pat
 def test_a_folder_with_a_run_is_not_touched(file, tmp_path):
     out = tmp_path / "run"
     call("train", file, "--iterations", 10, "--out", out)
-    before = {p.name: p.read_bytes() for p in out.iterdir()}
+    before = {p: p.read_bytes() for p in out.rglob("*") if p.is_file()}
     code, text = call("train", file, "--iterations", 20, "--out", out)
     assert code == 2
     assert "expected a new or an empty folder" in text
-    assert {p.name: p.read_bytes() for p in out.iterdir()} == before
+    assert {p: p.read_bytes() for p in out.rglob("*") if p.is_file()} == before
 
 
 def test_replay_of_nothing(tmp_path):
@@ -151,7 +155,8 @@ def test_a_stopped_run_resumes_to_the_same_bytes(file, tmp_path, number):
         _, errors = process.communicate(timeout=60)
     if number != signal.SIGKILL:
         assert process.returncode == 130
-        assert "Interrupted" in errors
+        assert "Interrupted: stopped after " in errors
+        assert errors.endswith(f"; continue with: aspire resume {shlex.quote(str(out))}\n")
     assert "Traceback" not in errors
     assert not (out / "result.json").exists()
     code, text = call("replay", out)
@@ -176,6 +181,11 @@ def test_resume_needs_the_same_job(file, tmp_path):
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=60)
     settings = json.loads((out / "run.json").read_text())
+    (out / "run.json").write_text(json.dumps(settings | {"seed": 5}))
+    code, text = call("resume", out)
+    assert code == 2
+    assert "checksum" in text
+    del settings["checksum"]  # who changes the file by hand leaves it out
     (out / "run.json").write_text(json.dumps(settings | {"seed": 5}))
     code, text = call("resume", out)
     assert code == 2

@@ -1,7 +1,11 @@
 """The order of the layers, read off the imports.
 
-    types <- problem, batches, sets, core <- methods <- runtimes <- train <- experiments <- cli
-    native <- stacks_cpu <- stacks_native <- stacks <- objective <- sites <- problem
+    types <- protocol, problem, batches, sets, core <- methods <- runtimes <- train <- experiments
+        <- cli
+    activations <- native <- stacks_cpu <- stacks_native <- stacks <- objective <- sites <- problem
+    changing <- objective
+    objective <- execution <- problem
+    arguments, failures <- conversion <- samples <- values <- trial <- problem
     types <- data <- experiments
 
 A module imports from layers to its left, and from its own. Clocks, files, sockets, logging and
@@ -21,19 +25,32 @@ SOURCE = Path(__file__).parent.parent / "src"
 # What each layer may import, besides itself. A new module directly under aspire/ needs a row.
 MAY_IMPORT: dict[str, set[str]] = {}
 MAY_IMPORT["types"] = set()
+MAY_IMPORT["arguments"] = set()  # how bad input is said
+MAY_IMPORT["failures"] = set()
+MAY_IMPORT["protocol"] = {"types"}
 MAY_IMPORT["batches"] = {"types"}
-MAY_IMPORT["native"] = set()
+MAY_IMPORT["activations"] = set()
+MAY_IMPORT["native"] = {"activations"}
 MAY_IMPORT["letters"] = set()
-MAY_IMPORT["stacks_cpu"] = {"types", "native"}
+MAY_IMPORT["stacks_cpu"] = {"types", "activations", "native"}
 MAY_IMPORT["stacks_native"] = {"types", "native", "stacks_cpu"}
-MAY_IMPORT["stacks"] = {"types", "native", "stacks_cpu", "stacks_native"}
-MAY_IMPORT["objective"] = {"types", "stacks"}
-MAY_IMPORT["sites"] = {"types", "batches", "objective", "stacks"}
-MAY_IMPORT["problem"] = {"types", "batches", "objective", "sites"}
+MAY_IMPORT["stacks"] = {"types", "batches", "activations", "stacks_cpu", "stacks_native"}
+MAY_IMPORT["conversion"] = {"arguments"}
+MAY_IMPORT["samples"] = {"arguments", "failures", "conversion"}
+MAY_IMPORT["changing"] = {"types"}
+MAY_IMPORT["objective"] = {"types", "stacks", "arguments", "failures", "changing"}
+MAY_IMPORT["replayed"] = {"objective"}
+MAY_IMPORT["sites"] = {"types", "batches", "objective", "stacks", "samples", "failures"}
+MAY_IMPORT["sites"] |= {"replayed"}
+MAY_IMPORT["values"] = MAY_IMPORT["samples"] | {"objective", "samples"}
+MAY_IMPORT["trial"] = MAY_IMPORT["values"] | {"values"}
+MAY_IMPORT["execution"] = {"arguments", "objective", "replayed", "samples"}
+MAY_IMPORT["problem"] = MAY_IMPORT["trial"] | {"types", "batches", "sites", "trial", "execution"}
 MAY_IMPORT["sets"] = {"types"}
-MAY_IMPORT["core"] = {"types", "sets"}
+MAY_IMPORT["core"] = {"types", "sets", "arguments"}
 MAY_IMPORT["methods"] = MAY_IMPORT["core"] | {"core", "batches", "sites", "problem"}
-MAY_IMPORT["methods"] |= {"native", "letters"}
+MAY_IMPORT["methods"] |= {"failures", "samples", "conversion"}
+MAY_IMPORT["methods"] |= {"native", "letters", "protocol"}
 MAY_IMPORT["runtimes"] = MAY_IMPORT["methods"] | {"methods"}
 MAY_IMPORT["data"] = {"types"}  # beside runtimes
 MAY_IMPORT["clusters"] = MAY_IMPORT["runtimes"] | {"runtimes"}  # beside train
@@ -45,7 +62,19 @@ MAY_IMPORT["cli"] = MAY_IMPORT["experiments"] | {"experiments", "clusters", "fed
 MAY_IMPORT["__main__"] = {"cli"}
 MAY_IMPORT["__init__"] = set(MAY_IMPORT)  # the front door shows what it likes
 
-PURE = {"types", "batches", "stacks", "stacks_cpu", "stacks_native", "objective", "sites"}
+PURE = {
+    "types",
+    "replayed",
+    "changing",
+    "protocol",
+    "batches",
+    "stacks",
+    "stacks_cpu",
+    "stacks_native",
+    "objective",
+    "sites",
+}
+PURE |= {"arguments", "failures", "conversion", "samples", "values", "trial"}
 PURE |= {"problem", "sets", "core", "methods"}
 MAY_PRINT = {"cli", "__main__"}
 OUTSIDE_WORLD = {

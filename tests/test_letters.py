@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from aspire import letters
-from aspire.federation.messages import CHUNK, Shape, frames, next_message
+from aspire.federation.messages import CHUNK, PIECE, Shape, frames, next_message
 from aspire.federation.wire_pb2 import ToSite
 
 P = letters.LONG + 3
@@ -70,7 +70,7 @@ def test_a_header_too_long_for_the_room_is_sent_all_the_same() -> None:
 def test_a_letter_of_several_parts_is_cut() -> None:
     v = written(CHUNK // 4 + 1)
     sent = list(frames(7, {"v": v}, NUMBERS))
-    assert [len(ToSite.FromString(frame).task.data) for frame in sent] == [CHUNK, 4]
+    assert [len(ToSite.FromString(frame).task.data) for frame in sent] == [*[PIECE] * 4, 4]
 
 
 def test_a_letter_goes_with_its_vector() -> None:

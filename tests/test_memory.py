@@ -10,6 +10,7 @@ from click.testing import CliRunner
 
 from aspire import train
 from aspire.cli import main
+from aspire.methods import direct
 from aspire.runtimes import simulator
 from aspire.train import Memory, memory, predict, prepare
 
@@ -30,10 +31,19 @@ def model():
 
 def long_vectors() -> int:
     """Bytes of all tensors that are a whole number of parameter vectors, each storage once."""
+    return sum(size for size in storages() if size and size % (4 * PARAMETERS) == 0)
+
+
+def long_storages(least: int) -> int:
+    """Bytes of all tensors with at least so many, each storage once."""
+    return sum(size for size in storages() if size >= least)
+
+
+def storages() -> list[int]:
     gc.collect()
-    tensors = [x for x in gc.get_objects() if type(x) is torch.Tensor]
+    tensors = [x for x in gc.get_objects() if type(x) is torch.Tensor and x.layout is torch.strided]
     known = {x.untyped_storage().data_ptr(): x.untyped_storage().nbytes() for x in tensors}
-    return sum(size for size in known.values() if size and size % (4 * PARAMETERS) == 0)
+    return list(known.values())
 
 
 @pytest.mark.parametrize("quorum", [1, 8])
@@ -74,6 +84,66 @@ train(torch.nn.Linear(features, CLASSES), pairs, batch_size=4, quorum=16, iterat
 said = predict(count, CLASSES * (features + 1)).total
 print((peak() - before) / said)
 """
+
+
+DIRECT = """
+import pathlib, re, torch
+from torch import nn
+from aspire import train
+from aspire.methods import direct
+from aspire.train import predict
+count, width = {count}, {width}
+torch.set_num_threads(1)
+made = torch.Generator().manual_seed(0)
+inputs = torch.randn(count * 4, 40, generator=made)
+targets = torch.randint(0, 10, (count * 4,), generator=made)
+pairs = list(zip(inputs.split(4), targets.split(4)))
+def network(h):
+    return nn.Sequential(nn.Linear(40, h), nn.ReLU(), nn.Linear(h, h), nn.ReLU(), nn.Linear(h, 10))
+train(network(8), pairs[:8], method=direct(), batch_size=4, iterations=10)
+status = pathlib.Path("/proc/self/status")
+peak = lambda: 1024 * int(re.search(r"VmHWM:\\s*(\\d+)", status.read_text())[1])
+model, before = network(width), peak()
+method = direct(loss_tasks=False, quorum={quorum})
+train(model, pairs, batch_size=4, method=method, iterations=4, evaluate_every=0)
+parameters = sum(x.numel() for x in model.parameters())
+said = predict(count, parameters, form="direct", quorum={quorum}, lines=2).total
+print((peak() - before) / said)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+@pytest.mark.parametrize(
+    ("count", "width", "quorum"), [(200, 300, None), (40, 900, None), (200, 300, 20)]
+)
+def test_the_peak_of_the_direct_form_is_near_the_prediction(count, width, quorum):
+    """Above: never, give or take 10 %; below: at least 0.4, as for the other form."""
+    code = DIRECT.format(count=count, width=width, quorum=quorum)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert 0.4 <= float(done.stdout) <= 1.1
+
+
+def test_the_direct_forms_master_holds_the_same_whatever_the_sites():
+    few, many = (predict(n, 10**7, form="direct", simulated=False, kept=True) for n in (10, 1000))
+    assert (few.rows, few.blocks, few.checkpoint) == (many.rows, many.blocks, many.checkpoint)
+    assert few.rows == (7 * 4 + 16) * 10**7  # z, direction, two moments, three versions; float64
+    assert many.total < 1.02 * few.total
+    thinner = predict(1000, 10**7, form="direct", simulated=False, quorum=100)
+    assert thinner.rows - few.rows == 8 * 4 * 10**7  # eleven versions in flight
+    simulated = predict(1000, 10**7, form="direct")
+    assert simulated.blocks > 1000 * 4 * 10**7  # gradients that are known ahead
+
+
+def test_a_job_of_the_direct_form_is_refused_by_its_own_size(monkeypatch):
+    arguments = {"method": direct(), "iterations": 10, "batch_size": 4}
+    network = torch.nn.Sequential(torch.nn.Linear(40, 100), torch.nn.Linear(100, 10))
+    here = predict(SITES, 5110, form="direct", lines=11).total
+    master = predict(SITES, 5110, form="direct", lines=11, simulated=False).total
+    monkeypatch.setattr(memory, "free", lambda device: (here + master) // 2)
+    prepare(network, dict.fromkeys(map(str, range(SITES))), elsewhere=True, **arguments)
+    with pytest.raises(ValueError, match=r"300 sites with 5110 parameters need .*blocks"):
+        prepare(network, sites(), **arguments)
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ from aspire import train
 def rounds(count: int) -> int:
     quorum = int(sys.argv[1])
     train(
-        network(), samples(), quorum=quorum, iterations=count * CLIENTS // quorum,
+        network(), samples(), form="consensus", quorum=quorum, iterations=count * CLIENTS // quorum,
         batch_size=BATCH, evaluate_every=0, log="digest",
     )  # fmt: skip
     return count * CLIENTS

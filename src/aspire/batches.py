@@ -6,6 +6,7 @@ needs no generator state, and numpy, torch on the CPU and torch on CUDA give the
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, TypeVar
@@ -18,7 +19,7 @@ from torch import Tensor
 _MASK = 0xFFFFFFFF
 _WEYL = 0x9E3779B9
 # Purposes: streams that never share numbers
-BATCH, SAMPLE, DELAY, FORWARD, POWER, DIGEST = range(6)
+BATCH, SAMPLE, DELAY, FORWARD, POWER, DIGEST, TASK = range(7)
 
 FEW = 24  # streams: fewer are named one by one
 Words = NDArray[np.uint32]
@@ -35,8 +36,9 @@ def _mix(x: Integers) -> Integers:
 def keys(seed: int, worker: int, n: int, purpose: int) -> tuple[int, int]:
     """Two 32-bit keys of the stream (seed, worker, n, purpose)."""
     early, state, last = _worker_state(seed, worker, purpose)
-    for word in (_mix(n & _MASK), _mix(n >> 32 & _MASK) if n >> 32 else 0, last):
-        state = _mix((state + _WEYL ^ word) & _MASK)
+    state = _mix((state + _WEYL ^ _mix(n & _MASK)) & _MASK)
+    state = _mix((state + _WEYL ^ (_mix(n >> 32 & _MASK) if n >> 32 else 0)) & _MASK)
+    state = _mix((state + _WEYL ^ last) & _MASK)
     return _mix((state + early) & _MASK), _mix(state ^ 0xB7E15162)
 
 
@@ -109,6 +111,15 @@ def odd_integers(count: int) -> Tensor:
     return high << 32 | low | 1
 
 
+def kept(
+    keys: Sequence[tuple[int, int]], first: int, count: int, share: float, device: torch.device
+) -> Tensor:
+    """Which numbers dropout keeps: of each stream those `first` to `first + count`, (R, count)."""
+    counter = torch.arange(first, first + count, dtype=torch.int64, device=device) & _MASK
+    streams = torch.tensor(keys, dtype=torch.int64, device=device)
+    return _hash(counter, (streams[:, :1], streams[:, 1:])) >= int(share * 2.0**32)
+
+
 def indices(
     seed: int, worker: int, n: int, *, size: int, count: int, device: str = "cpu"
 ) -> Tensor:
@@ -135,6 +146,30 @@ def indices_numpy(
 @lru_cache(maxsize=64)
 def _weyl(count: int) -> Words:
     return np.arange(count, dtype=np.uint32) * np.uint32(_WEYL)
+
+
+# ---------------------------------------------------------------- by a secret key
+
+
+def secret_words(key: bytes, n: int, purpose: int, count: int) -> NDArray[np.uint64]:
+    """The first 64-bit words of the stream (key, purpose, n): nobody without the key can tell."""
+    name = key + purpose.to_bytes(1, "little") + n.to_bytes(8, "little")
+    return np.frombuffer(hashlib.shake_256(name).digest(8 * count), "<u8")
+
+
+def secret_indices(key: bytes, n: int, *, size: int, count: int) -> Tensor:
+    """As `indices`, by a key in place of the seed."""
+    words = secret_words(key, n, BATCH, count) % np.uint64(size)
+    return torch.from_numpy(words.astype(np.int64))
+
+
+def secret_sample(key: bytes, *, size: int, count: int) -> Tensor:
+    """As `sample`, by a key in place of the seed."""
+    order = np.argsort(secret_words(key, 0, SAMPLE, size), kind="stable")
+    return torch.from_numpy(np.sort(order[:count]))
+
+
+# ---------------------------------------------------------------- many batches at once
 
 
 def rows(

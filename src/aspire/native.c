@@ -25,27 +25,29 @@ static void enter(const Problem *b, char *memory, Room *room) {
 
 /* g += the part of one row's gradient that is due to `count` samples of its batch; 0: a target is
    no class. */
-static int add_piece(const Problem *b, int64_t count, const REAL *w, REAL *g, Room *room) {
+static int add_piece(const Problem *b, int64_t count, const REAL *w, REAL *g, Room *room,
+                     const Drawn *drawn) {
     Problem piece = *b;
     uint64_t classes = (uint64_t)b->outputs[b->layers - 1];
     for (int64_t k = 0; k < count; k++)
         if ((uint64_t)b->targets[room->index[k]] >= classes) return 0;
     piece.batch = count;
     if (count == b->batch) {
-        gradient(&piece, w, room->index, g, room);
+        gradient(&piece, w, room->index, g, room, drawn);
         return 1;
     }
     REAL share = (REAL)count / (REAL)b->batch;
-    gradient(&piece, w, room->index, room->again, room);
+    gradient(&piece, w, room->index, room->again, room, drawn);
     for (int64_t i = 0; i < b->row; i++) g[i] += share * room->again[i];
     return 1;
 }
 
 /* Row r of g is the gradient at row r of w. With `asked` (rows, 4) on batch number asked[r][1] of
    worker asked[r][0], whose samples are asked[r][2] from number asked[r][3] on; without, on the
-   samples from number r B on. 0: a target is no class. */
-int gradients(const Problem *b, void *memory, int64_t rows, const int64_t *asked, const REAL *w,
-              REAL *g) {
+   samples from number r B on. `keys` (rows, 2) are those of dropout, if there is any. 0: a target
+   is no class. */
+int gradients(const Problem *b, void *memory, int64_t rows, const int64_t *asked,
+              const uint32_t *keys, const REAL *w, REAL *g) {
     Room room;
     enter(b, memory, &room);
     memset(g, 0, (size_t)(rows * b->row) * sizeof(REAL));
@@ -57,7 +59,8 @@ int gradients(const Problem *b, void *memory, int64_t rows, const int64_t *asked
                 draw_some(b->seed, ask[0], ask[1], ask[2], ask[3], from, count, room.index);
             else
                 for (int64_t k = 0; k < count; k++) room.index[k] = r * b->batch + from + k;
-            if (!add_piece(b, count, w, g, &room)) return 0;
+            Drawn drawn = {keys + 2 * r, from, b->batch};
+            if (!add_piece(b, count, w, g, &room, &drawn)) return 0;
         }
     return 1;
 }

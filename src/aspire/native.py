@@ -24,18 +24,21 @@ from typing import Any
 
 import torch
 
+from aspire.activations import KINDS
+
 logger = logging.getLogger("aspire")
 HERE = Path(__file__).parent
-SOURCES = "native.c", "rows.c", "runtimes/steps.c", "runtimes/order.c"  # the first has the others
+# the first has the others
+SOURCES = "native.c", "activations.c", "rows.c", "runtimes/steps.c", "runtimes/order.c"
 FLAGS = ("-O3", "-std=gnu11", "-shared", "-fPIC")
 NATIVE = ("-march=native",), ("-mcpu=native",), ()  # the first that the compiler takes
-KINDS = {torch.float32: ("-DREAL=float", "-DSINGLE"), torch.float64: ("-DREAL=double",)}
+PRECISIONS = {torch.float32: ("-DREAL=float", "-DSINGLE"), torch.float64: ("-DREAL=double",)}
 MOST_LAYERS, MOST_PLANES = 16, 2048  # as in rows.c and steps.c
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 SECONDS = 60.0
 
 _number, _array = ctypes.c_int64, ctypes.c_void_p
-_several = _number * MOST_LAYERS
+_several, _numbers = _number * MOST_LAYERS, ctypes.c_double * MOST_LAYERS
 
 
 class Problem(ctypes.Structure):
@@ -43,8 +46,9 @@ class Problem(ctypes.Structure):
 
     _fields_ = (
         ("layers", _number), ("batch", _number), ("row", _number),
-        ("inputs", _several), ("outputs", _several), ("bias", _several), ("relu", _several),
-        ("decay", ctypes.c_double), ("seed", ctypes.c_uint64),
+        ("inputs", _several), ("outputs", _several), ("bias", _several), ("kind", _several),
+        ("a", _numbers), ("b", _numbers), ("c", _numbers), ("drop", _numbers),
+        ("decay", ctypes.c_double), ("drop_first", ctypes.c_double), ("seed", ctypes.c_uint64),
         *((name, _array) for name in (
             "samples", "targets", "starts", "sizes", "judged", "judged_targets", "judged_count",
             "multipliers",
@@ -53,9 +57,13 @@ class Problem(ctypes.Structure):
 
 
 def shapes(layers: Sequence[Any]) -> list[Any]:
-    """`inputs`, `outputs`, `bias` and `relu` of a Problem."""
-    names = ("inputs", "outputs", "bias", "relu")
-    return [_several(*(int(getattr(layer, name)) for layer in layers)) for name in names]
+    """`inputs` to `drop` of a Problem."""
+    sizes = [(x.inputs, x.outputs, int(x.bias), KINDS.index(x.activation.kind)) for x in layers]
+    numbers = [(*x.activation.numbers, x.drop) for x in layers]
+    return [
+        *(_several(*column) for column in zip(*sizes, strict=True)),
+        *(_numbers(*column) for column in zip(*numbers, strict=True)),
+    ]
 
 
 class Bounds(ctypes.Structure):
@@ -78,7 +86,7 @@ class Run(ctypes.Structure):
         ("problem", Problem), ("n", _number), ("quorum", _number), ("planes", _number),
         *((name, ctypes.c_double) for name in (
             "kappa", "eta", "rho2", "settle", "stride", "momentum", "overshoot", "steeper",
-            "ease_off", "usual",
+            "ease_off", "usual", "most_loss",
         )),
         *((name, _array) for name in (
             "flight", "g", "w", "phi", "z", "average", "sum_w", "sum_phi",
@@ -132,14 +140,14 @@ def _call(name: str, *given: int) -> None:
 @lru_cache(maxsize=4)
 def library(dtype: torch.dtype) -> Any:
     """The compiled functions for rows of this type; None: there are none."""
-    found: Any = compiled(SOURCES, *KINDS[dtype]) if dtype in KINDS else None
+    found: Any = compiled(SOURCES, *PRECISIONS[dtype]) if dtype in PRECISIONS else None
     if found is None:
         return None
     found.advance.argtypes = (_array, *[_number] * 4)
     found.finish.argtypes = (_array,)
     found.lay_out.argtypes, found.lay_out.restype = (_array, _number, _number), _number
     found.room_bytes.argtypes, found.room_bytes.restype = (_array,), _number
-    found.gradients.argtypes = (_array, _array, _number, _array, _array, _array)
+    found.gradients.argtypes = (_array, _array, _number, *[_array] * 4)
     found.judged.argtypes = (_array, _array, _array, _number, _array)
     found.judged.restype = ctypes.c_double
     found.digests.argtypes = (_array, _number, _number, _array, _array)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import numpy as np
@@ -11,13 +11,40 @@ import torch
 from torch import Tensor, nn
 
 from aspire import batches
-from aspire.objective import LOSSES, Flat, Loss, Objective
-from aspire.sites import Pool, Samples, Site, pooled, pooled_scores, seeded
+from aspire.arguments import near, one_of, real_number, shown, whole_number
+from aspire.execution import decide
+from aspire.objective import LOSSES, Flat, Loss, Objective, is_linear
+from aspire.samples import Samples, named, parts_of
+from aspire.sites import Pool, Site, pooled, pooled_scores
+from aspire.trial import Moves, Trial
 from aspire.types import Array, Facts
+from aspire.values import check_values
 
-__all__ = ["LOSSES", "Flat", "Loss", "Objective", "Problem", "Samples", "Site", "build"]
-LOSS_SAMPLE = 8192  # a larger site reports its loss on a fixed sample of this size
+__all__ = [
+    "LOSSES",
+    "Figures",
+    "Flat",
+    "Loss",
+    "Objective",
+    "Problem",
+    "Samples",
+    "Site",
+    "build",
+    "is_linear",
+]
+LARGEST_BATCH = 2**31 - 1
 MANY = 1000  # sites: from so many on they are scored together
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What all sites find at a model, in their order; nan: not known."""
+
+    train_losses: Array
+    test_losses: Array  # nan where there is no test part
+    accuracies: Array | None  # on test parts, else on training parts; None: of no classes
+    val_losses: Array | None = None  # nan where there is no validation part; None: there is none
+    val_accuracies: Array | None = None  # likewise; None also where outputs are of no classes
 
 
 @dataclass(frozen=True)
@@ -28,32 +55,60 @@ class Problem:
     names: tuple[str, ...]
     sites: tuple[Site, ...]  # None, by a cast, where the data is elsewhere: see `build`
     batch_size: int | None = None  # None: whole sites
+    execution: str | None = None  # how gradients are computed; None: not decided here
 
     def facts(self, present: tuple[int, ...] | None = None) -> Facts:
         """What a method may know before it starts; `present`: who is there, None: all."""
         whole = self.batch_size is None
-        return Facts(len(self.names), self.flat.start, present, self.flat.linear, whole)
+        shapes = [tuple(shape) for shape in self.flat.shapes]
+        tensors = tuple(zip(self.flat.names, shapes, strict=True))
+        return Facts(
+            len(self.names),
+            self.flat.start,
+            present,
+            self.flat.linear,
+            whole,
+            tensors,
+            self.flat.buffers,
+        )
 
-    @property
-    def evaluated_on(self) -> str:
-        """'test' where every site has a test part, 'train' where none has, else 'mixed'."""
-        parts = {"train" if site.test is None else "test" for site in self.sites}
-        return parts.pop() if len(parts) == 1 else "mixed"
+    def sizes(self) -> tuple[Array, Array, Array]:
+        """Training, test and validation samples of every site; 0 where there is no such part."""
+        train, test, val = (
+            np.array([0 if part is None else part.size for part in parts])
+            for parts in zip(*((s.train, s.test, s.val) for s in self.sites), strict=True)
+        )
+        return train, test, val
 
     @property
     def batched(self) -> bool:
         """Whether gradients of many sites are taken in one call, by functions without a state."""
         return all(type(site) is Site and site.pool is not None for site in self.sites)
 
-    def scores(self, w: Tensor) -> tuple[Array, Array | None]:
-        """Loss and accuracy of every site at w; no accuracies where they mean nothing."""
-        if len(self.sites) >= MANY and self.batched and self.evaluated_on == "train":
+    def scores(self, w: Tensor) -> Figures:
+        """What every site finds at w."""
+        plain = all(site.test is None and site.val is None for site in self.sites)
+        if len(self.sites) >= MANY and self.batched and plain:
             stack = self.sites[0].objective.stack
             if stack is not None and stack.classes:
-                return pooled_scores(self.sites, w)
+                losses, accuracies = pooled_scores(self.sites, w)
+                return Figures(losses, np.full(len(losses), np.nan), accuracies)
         found = [site.scores(w) for site in self.sites]
-        losses, right = np.array([loss for loss, _ in found]), [share for _, share in found]
-        return losses, None if None in right else np.array(right, dtype=float)
+        right = [one.accuracy for one in found]
+        return Figures(
+            np.array([one.train_loss for one in found]),
+            np.array([one.test_loss for one in found], dtype=float),
+            None if None in right else np.array(right, dtype=float),
+            _known([one.val_loss for one in found]),
+            _known([one.val_accuracy for one in found]),
+        )
+
+
+def _known(values: Sequence[float | None]) -> Array | None:
+    """With nan for None; None where nothing else is there."""
+    if all(x is None for x in values):
+        return None
+    return np.array(values, dtype=float)
 
 
 def build(
@@ -66,57 +121,102 @@ def build(
     device: str = "cpu",
     seed: int = 0,
     elsewhere: bool = False,
+    buffers: str = "average",
+    precision: str = "float32",
+    judged: int = 8192,
+    execution: str | None = None,
 ) -> Problem:
     """Check the model against the sites and put both together.
 
     With `elsewhere` a site may be None: then another process has its data, and this one its name.
+    A site with more samples than `judged` reports its loss on a fixed sample of that size.
+    `execution` is 'auto' or one of `execution.NAMES`; None: as `Objective` says.
     """
-    if isinstance(loss, str):
-        if loss not in LOSSES:
-            raise ValueError(f"loss={loss!r}: expected one of {', '.join(LOSSES)}, or a callable")
-        loss = LOSSES[loss]
-    if batch_size is not None and (batch_size != int(batch_size) or batch_size < 1):
-        raise ValueError(f"batch_size={batch_size}: expected a whole number, or None")
-    if not 0 <= weight_decay < float("inf"):
-        raise ValueError(f"weight_decay={weight_decay}: expected a number of at least 0")
-    named = dict(sites) if isinstance(sites, Mapping) else dict(enumerate(sites))
-    if not named:
-        raise ValueError("sites is empty: expected at least one site")
-    flat = Flat(model, device)
-    objective = Objective(flat, loss, float(weight_decay))
+    given: dict[str, Any] = {"loss": loss, "batch_size": batch_size, "weight_decay": weight_decay}
+    given |= {"device": device, "seed": seed, "buffers": buffers, "precision": precision}
+    given |= {"judged": judged}
+    given |= {"execution": execution}
+    known = named(sites)
+    try:
+        return _built(model, known, elsewhere=elsewhere, changing=(), **given)
+    except Moves as found:  # known by their names only now
+        if elsewhere or buffers == "site":
+            raise
+        return _built(model, known, elsewhere=elsewhere, changing=found.names, **given)
+
+
+def _built(
+    model: nn.Module,
+    known: Mapping[Any, Any],
+    *,
+    loss: str | Loss,
+    batch_size: int | None,
+    weight_decay: float,
+    device: str,
+    seed: int,
+    elsewhere: bool,
+    buffers: str,
+    precision: str,
+    judged: int,
+    execution: str | None,
+    changing: Sequence[str],
+) -> Problem:
+    if batch_size is not None:
+        batch_size = whole_number("batch_size", batch_size, most=LARGEST_BATCH)
+    weight_decay = real_number("weight_decay", weight_decay, "a number of at least 0", least=0.0)
+    one_of("buffers", buffers, ("average", "site"))
+    one_of("precision", precision, ("float32", "bf16"))
+    flat = Flat(model, device, buffers=buffers, changing=changing)
+    objective = Objective(flat, _loss(loss), weight_decay, precision)
     parts = {
-        (number, name): _parts(data, device, f"site {name!r}")
-        for number, (name, data) in enumerate(named.items())
+        (number, name): parts_of(data, device, f"site {shown(name)}")
+        for number, (name, data) in enumerate(known.items())
         if not (elsewhere and data is None)
     }
-    pool, starts = pooled([train for train, _ in parts.values()], objective)
-    made, alike = [cast(Site, None)] * len(named), pool is not None and _fine(pool, objective)
-    for start, ((number, name), (train, test)) in zip(starts, parts.items(), strict=True):
+    trial = Trial(objective)
+    for (number, _), several in parts.items():
+        for part in several:
+            if part is not None:
+                trial.convert(part, number)
+    if execution is not None and parts:
+        objective = decided(execution, objective, next(iter(parts.values()))[0])
+    pool, starts = pooled([train for train, _, _ in parts.values()], objective)
+    alike = pool is not None and _fine(pool, objective)
+    made = [cast(Site, None)] * len(known)
+    for start, ((number, _), (train, test, val)) in zip(starts, parts.items(), strict=True):
+        if not alike:
+            check_values(objective, train)
+            trial.start(train, number)
+        for part in (test, val):
+            if part is not None:
+                check_values(objective, part)
         sample = None
-        if batch_size is not None and train.size > LOSS_SAMPLE:
-            sample = batches.sample(seed, number, size=train.size, count=LOSS_SAMPLE).to(device)
-        site = Site(
-            number, objective, train, test, batch_size, seed, sample, pool, start
-        )  # fmt: skip
-        if not (alike and number):
-            _try_out(site, f"site {name!r}")
-        made[number] = site
-    return Problem(flat, tuple(str(name) for name in named), tuple(made), batch_size)
-
-
-def _parts(data: Any, device: str, where: str) -> tuple[Samples, Samples | None]:
-    if isinstance(data, Mapping):
-        extra = set(data) - {"train", "test"}
-        if "train" not in data or extra:
-            raise ValueError(
-                f"{where} has the parts {sorted(data)}: expected 'train' and optionally 'test'"
-            )
-        test = data.get("test")
-        return (
-            Samples(data["train"], device, f"{where} (train)"),
-            None if test is None else Samples(test, device, f"{where} (test)"),
+        if batch_size is not None and train.size > judged:
+            sample = batches.sample(seed, number, size=train.size, count=judged).to(device)
+        made[number] = Site(
+            number, objective, train, test, batch_size, seed, sample, pool, start, val=val
         )
-    return Samples(data, device, where), None
+    names = tuple(str(name) for name in known)
+    return Problem(flat, names, tuple(made), batch_size, objective.execution)
+
+
+def decided(execution: str, objective: Objective, part: Samples) -> Objective:
+    """The objective, computed as was asked for or as suits these samples."""
+    found = decide(execution, objective, part)
+    objective.flat.channels_last = found == "channels_last"
+    return replace(objective, execution=found)
+
+
+def _loss(loss: Any) -> Loss:
+    if isinstance(loss, str) and loss in LOSSES:
+        return LOSSES[loss]
+    if isinstance(loss, type):
+        raise ValueError(f"loss={shown(loss)}: expected an instance, {loss.__name__}()")
+    if isinstance(loss, str) or not callable(loss):
+        known = ", ".join(LOSSES)
+        hint = near(loss, LOSSES) if isinstance(loss, str) else ""
+        raise ValueError(f"loss={shown(loss)}: expected one of {known}, or a callable{hint}")
+    return cast(Loss, loss)
 
 
 def _fine(pool: Pool, objective: Objective) -> bool:
@@ -128,59 +228,3 @@ def _fine(pool: Pool, objective: Objective) -> bool:
         return bool(torch.isfinite(pool.targets.sum()))
     low, high = int(pool.targets.min()), int(pool.targets.max())
     return low >= 0 and high < objective.stack.layers[-1].outputs
-
-
-@torch.no_grad()
-def _try_out(site: Site, where: str) -> None:
-    """One small forward pass: shapes, classes, finite loss, and buffers that must not move."""
-    flat = site.objective.flat
-    before = {name: b.clone() for name, b in flat.training.named_buffers()}
-    with seeded((0, site.number)):
-        inputs, targets = site.train.take(torch.arange(min(4, site.train.size)))
-        try:
-            output = flat.output(flat.start, inputs, training=True)
-            _check_output(site, output, targets, where)
-            value = site.objective.loss(output, targets)
-        except (RuntimeError, IndexError, TypeError) as error:
-            raise ValueError(
-                f"{where}: the model and the loss do not take inputs of {_shape(inputs)} with "
-                f"targets of {_shape(targets)}: {error}"
-            ) from error
-    moved = [n for n, b in flat.training.named_buffers() if not torch.equal(b, before[n])]
-    if moved:
-        raise ValueError(
-            f"model has buffers that change while it trains ({moved[0]}), such as batch-norm "
-            "statistics, and these have no place in the algorithm: use GroupNorm or LayerNorm, "
-            "or freeze them with model.eval()"
-        )
-    if not isinstance(value, Tensor) or value.numel() != 1:
-        raise ValueError(f"{where}: the loss gave {_shape(value)}: expected one number, the mean")
-    if not bool(torch.isfinite(value)):
-        raise ValueError(f"{where}: the loss at the start is {float(value)}: expected a number")
-
-
-def _shape(x: Any) -> str:
-    return f"shape {tuple(x.shape)}" if isinstance(x, Tensor) else f"type {type(x).__name__}"
-
-
-def _check_output(site: Site, output: Any, targets: Any, where: str) -> None:
-    """What the two named losses would take silently for something else."""
-    loss = site.objective.loss
-    if loss is LOSSES["mse"] and _shape(output) != _shape(targets):
-        raise ValueError(
-            f"{where}: model gives {_shape(output)} and targets have {_shape(targets)}: "
-            "expected the same shape for the loss 'mse'"
-        )
-    if loss is not LOSSES["cross_entropy"] or targets.is_floating_point():
-        return
-    if output.ndim < 2:
-        raise ValueError(
-            f"{where}: model gives {_shape(output)}: expected (samples, classes) for cross_entropy"
-        )
-    known = targets if site.train.pair is None else site.train.pair[1]
-    low, high, classes = int(known.min()), int(known.max()), output.shape[1]
-    if low < 0 or high >= classes:
-        raise ValueError(
-            f"{where}: targets run from {low} to {high}: expected 0 to {classes - 1}, since the "
-            f"model gives {classes} classes"
-        )

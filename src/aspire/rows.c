@@ -22,8 +22,9 @@ typedef bits mask __attribute__((vector_size(64), aligned(sizeof(REAL)), may_ali
 
 typedef struct {
     int64_t layers, batch, row; /* row: numbers in a row, p */
-    int64_t inputs[MOST], outputs[MOST], bias[MOST], relu[MOST];
-    double decay;
+    int64_t inputs[MOST], outputs[MOST], bias[MOST], kind[MOST];
+    double a[MOST], b[MOST], c[MOST], drop[MOST]; /* of activations, and dropout after them */
+    double decay, drop_first; /* dropout of the samples */
     uint64_t seed; /* what the seed alone makes of the keys: `batches._seed_state` */
     const REAL *samples; /* of all sites, and where each one's begin */
     const int64_t *targets, *starts, *sizes;
@@ -189,6 +190,8 @@ static REAL exponentials(const REAL *h, REAL *e, int64_t count) {
     return sum;
 }
 
+#include "activations.c"
+
 /* ---------------------------------------------------------------- a stack */
 
 typedef struct {
@@ -198,9 +201,13 @@ typedef struct {
     REAL *bias[MOST];
     REAL *h[MOST + 1];  /* features before layer l; the last: outputs */
     REAL *s[MOST + 1];  /* slopes of the loss by them */
+    REAL *d[MOST];      /* slopes of what follows layer l, where ReLU alone does not give them */
     REAL *dw, *again, *memory;
     int64_t *index;
 } Room;
+
+/* Whether the slopes of what follows a layer are kept; those of ReLU its features tell. */
+static int keeps_slopes(const Problem *b, int l) { return b->kind[l] > RELU || b->drop[l] > 0; }
 
 static int64_t room_size(const Problem *b) { /* REALs */
     int64_t size = 0, most = 0, samples = b->batch > BLOCK ? b->batch : BLOCK;
@@ -208,7 +215,7 @@ static int64_t room_size(const Problem *b) { /* REALs */
         int64_t in = padded(b->inputs[l]), out = padded(b->outputs[l]);
         size += b->inputs[l] * out + b->outputs[l] * in + out;
         most = b->outputs[l] * in > most ? b->outputs[l] * in : most;
-        size += 2 * samples * out;
+        size += (2 + keeps_slopes(b, l)) * samples * out;
     }
     return padded(size + 2 * samples * padded(b->inputs[0]) + most + b->row);
 }
@@ -227,6 +234,7 @@ static void lay_room(const Problem *b, Room *room, REAL *memory, int64_t *index)
         TAKE(room->bias[l], out);
         TAKE(room->h[l + 1], samples * out);
         TAKE(room->s[l + 1], samples * out);
+        TAKE(room->d[l], keeps_slopes(b, l) ? samples * out : 0);
         most = b->outputs[l] * in > most ? b->outputs[l] * in : most;
     }
     TAKE(room->dw, most);
@@ -266,7 +274,28 @@ static void unfold(const Problem *b, const REAL *w, Room *room, int both) {
     }
 }
 
-static void forward(const Problem *b, Room *room, int64_t count, const REAL *x, int64_t step) {
+/* Where a batch's samples are one part of it: `from` is the number of the first, of `whole`. */
+typedef struct {
+    const uint32_t *key; /* of the row's dropout */
+    int64_t from, whole;
+} Drawn;
+
+/* f(a) of layer l, and in training, where dropout is `drawn`, the slopes of it. */
+static void follow(const Problem *b, Room *room, int l, int64_t count, const Drawn *drawn) {
+    int64_t width = b->outputs[l], step = padded(width);
+    REAL *h = room->h[l + 1], *slopes = drawn ? room->d[l] : 0;
+    Activation f = {b->kind[l], b->a[l], b->b[l], b->c[l], b->drop[l]};
+    activate(&f, h, slopes, count * step);
+    if (!drawn || !f.drop) return;
+    int64_t first = drawn->whole * b->inputs[0];
+    for (int i = 0; i < l; i++) first += drawn->whole * b->outputs[i];
+    first += drawn->from * width;
+    drop_out(f.drop, drawn->key, (uint32_t)first, count, width, step, h, slopes);
+}
+
+/* `drawn`: in training, where slopes are kept and dropout drops; null: neither. */
+static void forward(const Problem *b, Room *room, int64_t count, const REAL *x, int64_t step,
+                    const Drawn *drawn) {
     const REAL *below = x;
     for (int l = 0; l < b->layers; l++) {
         int64_t in = b->inputs[l], out = padded(b->outputs[l]);
@@ -280,19 +309,25 @@ static void forward(const Problem *b, Room *room, int64_t count, const REAL *x, 
             }
         } else
             product(count, out, in, below, step, 1, room->turned[l], out, above, out, start);
-        if (b->relu[l]) positive(above, count * out);
+        if (keeps_slopes(b, l))
+            follow(b, room, l, count, drawn);
+        else if (b->kind[l])
+            positive(above, count * out);
         below = above;
         step = out;
     }
 }
 
 /* The gradient of one row's mean cross-entropy on the samples at `index`. */
-static void gradient(const Problem *b, const REAL *w, const int64_t *index, REAL *g, Room *room) {
+static void gradient(const Problem *b, const REAL *w, const int64_t *index, REAL *g, Room *room,
+                     const Drawn *drawn) {
     int64_t B = b->batch, L = b->layers, in = b->inputs[0], wide = padded(in);
     unfold(b, w, room, 1);
     for (int64_t k = 0; k < B; k++)
         memcpy(room->h[0] + k * wide, b->samples + index[k] * in, (size_t)in * sizeof(REAL));
-    forward(b, room, B, room->h[0], wide);
+    if (b->drop_first)
+        drop_out(b->drop_first, drawn->key, (uint32_t)(drawn->from * in), B, in, wide, room->h[0], 0);
+    forward(b, room, B, room->h[0], wide, drawn);
     int64_t classes = b->outputs[L - 1], tall = padded(classes);
     for (int64_t k = 0; k < B; k++) {
         REAL *s = room->s[L] + k * tall;
@@ -304,7 +339,10 @@ static void gradient(const Problem *b, const REAL *w, const int64_t *index, REAL
     for (int64_t l = L - 1; l >= 0; l--) {
         int64_t i = b->inputs[l], o = b->outputs[l], ip = padded(i), op = padded(o);
         REAL *s = room->s[l + 1], *h = room->h[l];
-        if (b->relu[l])
+        if (keeps_slopes(b, (int)l))
+            for (int64_t k = 0; k < B * op; k += LANES)
+                *(vec *)(s + k) *= *(vec *)(room->d[l] + k);
+        else if (b->kind[l])
             for (int64_t k = 0; k < B * op; k += LANES)
                 *(mask *)(s + k) &= ~(mask)(*(vec *)(room->h[l + 1] + k) <= 0);
         if (b->bias[l]) {
@@ -366,7 +404,7 @@ static double judge(const Problem *b, const REAL *w, const REAL *x, const int64_
     unfold(b, w, room, 0);
     for (int64_t first = 0; first < n; first += BLOCK) {
         int64_t count = n - first < BLOCK ? n - first : BLOCK;
-        forward(b, room, count, x + first * in, in);
+        forward(b, room, count, x + first * in, in, 0);
         log_sums(room->h[L], classes, room->s[L], most, sums);
         for (int64_t k = 0; k < count; k++) {
             const REAL *h = room->h[L] + k * tall;
@@ -403,12 +441,6 @@ static int64_t digest(const Problem *b, const REAL *w, double loss, double curva
 }
 
 /* ---------------------------------------------------------------- batches */
-
-static uint32_t mix(uint32_t x) {
-    x = (x ^ (x >> 16)) * 0x7FEB352Du;
-    x = (x ^ (x >> 15)) * 0x846CA68Bu;
-    return x ^ (x >> 16);
-}
 
 /* `count` indices of batch n of worker j from number `from` on, as `batches.rows`. */
 static void draw_some(uint64_t seed, int64_t j, int64_t n, int64_t size, int64_t start,

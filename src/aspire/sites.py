@@ -1,10 +1,10 @@
-"""The sites: samples, and the losses and gradients of one site or of many rows at once."""
+"""The sites: losses and gradients of one of them, or of many rows at once."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, cast
 
@@ -12,57 +12,17 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
-from torch.utils.data import Dataset, default_collate
 
 from aspire import batches
+from aspire.failures import at
 from aspire.objective import Objective
+from aspire.replayed import REPLAYED, replayed_by
+from aspire.samples import CHUNK, Samples, seeded
 from aspire.stacks import Stack
 from aspire.types import Array, Local
 
-CHUNK = 4096  # samples in one forward pass of an evaluation
 POOL = 2**30  # bytes: larger data stay where they are
-
-
-class Samples:
-    """One part of a site: a pair of tensors, or a map-style Dataset of (input, target)."""
-
-    def __init__(self, part: Any, device: str, where: str) -> None:
-        self.device = device
-        self.pair: tuple[Tensor, Tensor] | None = None
-        if isinstance(part, Sequence) and len(part) == 2:
-            inputs, targets = (torch.as_tensor(x).to(device) for x in part)
-            if len(inputs) != len(targets):
-                raise ValueError(
-                    f"{where} has {len(inputs)} inputs and {len(targets)} targets: "
-                    "expected as many of one as of the other"
-                )
-            self.pair, self.size = (inputs, targets), len(inputs)
-        elif isinstance(part, Dataset) and hasattr(part, "__len__"):
-            self.dataset, self.size = part, len(part)
-        else:
-            raise ValueError(
-                f"{where} is a {type(part).__name__}: expected (inputs, targets), a map-style "
-                "torch Dataset, or a mapping with 'train' and optionally 'test'"
-            )
-        if self.size == 0:
-            raise ValueError(f"{where} is empty: expected at least one sample")
-
-    def take(self, index: Tensor) -> tuple[Any, Any]:
-        if self.pair is not None:
-            return self.pair[0][index], self.pair[1][index]
-        inputs, targets = default_collate([self.dataset[i] for i in index.tolist()])
-        return _to(inputs, self.device), _to(targets, self.device)
-
-    def chunks(self, index: Tensor | None = None) -> Iterator[tuple[Any, Any]]:
-        """All samples, or those at `index`, in pieces that fit in memory."""
-        if index is None and self.pair is not None and self.size <= CHUNK:
-            yield self.pair
-            return
-        if index is None and self.pair is not None:
-            yield from zip(self.pair[0].split(CHUNK), self.pair[1].split(CHUNK), strict=True)
-            return
-        for piece in (torch.arange(self.size) if index is None else index).split(CHUNK):
-            yield self.take(piece)
+PIECE = 128  # samples of a forward pass on the CPU
 
 
 @dataclass(frozen=True)
@@ -87,6 +47,17 @@ class Lie:
 
 
 @dataclass(frozen=True)
+class Scores:
+    """What a site finds at a model. Losses are on whole parts, with the weight decay in them."""
+
+    train_loss: float
+    test_loss: float | None  # None: it has no test part
+    accuracy: float | None  # on the test part, else on the training part; None: of no classes
+    val_loss: float | None = None  # None: it has no validation part
+    val_accuracy: float | None = None
+
+
+@dataclass(frozen=True)
 class Site:
     """One site's data with the objective on it; what `work` sees as its `Local`."""
 
@@ -100,6 +71,22 @@ class Site:
     pool: Pool | None = None  # all sites' training samples; None: they do not lie together
     start: int = 0  # where this site's begin in it
     lie: Lie | None = None
+    key: bytes | None = None  # draws in place of the seed, where a server must not know what
+    val: Samples | None = None  # never trained on: it chooses the model and ends the run
+
+    def keyed(self, key: bytes) -> Site:
+        """This site with batches and a sample for losses that only the holder of `key` can tell."""
+        sample = self.sample
+        if sample is not None:
+            drawn = batches.secret_sample(key, size=self.train.size, count=len(sample))
+            sample = drawn.to(self.train.device)
+        return replace(self, key=key, sample=sample, pool=None)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """How its samples were converted."""
+        parts = (self.train, self.test, self.val)
+        return tuple(note for part in parts if part is not None for note in part.notes)
 
     @cached_property
     def batch_samples(self) -> int:
@@ -107,7 +94,18 @@ class Site:
 
     @cached_property
     def loss_samples(self) -> int:
-        return self.train.size if self.sample is None else len(self.sample)
+        """With buffers of its own, those are found first, in a pass over the same samples."""
+        count = self.train.size if self.sample is None else len(self.sample)
+        return 2 * count if self.objective.flat.local else count
+
+    def own_buffers(self, w: Tensor) -> list[Tensor] | None:
+        """The buffers that stay at this site, at w; None: it has none of its own."""
+        flat = self.objective.flat
+        if not flat.local:
+            return None
+        index = None if self.train.pair is not None else self.sample
+        with at(self.train.where):
+            return flat.own_buffers(w, (x for x, _, _ in self.judged.chunks(index)))
 
     def gradient(self, w: Tensor, draw: int) -> Tensor:
         found = self._gradient(w, draw)
@@ -116,27 +114,47 @@ class Site:
     def _gradient(self, w: Tensor, draw: int) -> Tensor:
         if self.batch_size is None:
             return self.full_gradient(w, draw)
-        index = batches.indices(
-            self.seed, self.number, draw, size=self.train.size, count=self.batch_size,
-            device=self.train.device,
-        )  # fmt: skip
-        with self._seeded(draw):
-            return self.objective.gradient(w, *self.train.take(index), plain=self.plain)
+        stack = self.objective.stack if self.plain else None
+        if stack is not None and stack.random:
+            samples = self.train.take(self._batch(draw, self.batch_size))
+            keys = self._forward_keys(draw)
+            with seeded(keys), at(self.train.where):  # for samples that are not the stack's
+                return self.objective.gradient(w, *samples, plain=True, keys=keys)
+        with self._seeded(draw), at(self.train.where):
+            samples = self.train.take(self._batch(draw, self.batch_size))
+            return self.objective.gradient(w, *samples, plain=self.plain)
+
+    def _batch(self, draw: int, count: int) -> Tensor:
+        """The indices of mini-batch number `draw`."""
+        size, device = self.train.size, self.train.device
+        if self.key is not None:
+            return batches.secret_indices(self.key, draw, size=size, count=count).to(device)
+        return batches.indices(self.seed, self.number, draw, size=size, count=count, device=device)
 
     def full_gradient(self, w: Tensor, draw: int = 0) -> Tensor:
-        """Gradient over the whole site, in chunks weighted by their size."""
-        total = torch.zeros_like(w)
-        with self._seeded(draw):
-            for inputs, targets in self.train.chunks():
-                share = len(targets) / self.train.size
-                total += share * self.objective.gradient(w, inputs, targets, plain=self.plain)
-        return total
+        """Gradient over the whole site, in chunks weighted by what each of them counts."""
+        total, size, counted = torch.zeros_like(w), self.train.size, 0.0
+        with self._seeded(draw), at(self.train.where):
+            for inputs, targets, samples in self.train.chunks():
+                count = self.objective.count(targets, samples)
+                counted += count
+                if count:
+                    found = self.objective.gradient(w, inputs, targets, plain=self.plain)
+                    total += count / size * found
+        return total if counted == size else total * (size / counted)
 
     def _seeded(self, draw: int) -> AbstractContextManager[None]:
         """Dropout and random transforms draw from (seed, j, draw); free where there are none."""
         if not self.objective.flat.random and self.train.pair is not None:
             return nullcontext()
-        return seeded(batches.keys(self.seed, self.number, draw, batches.FORWARD))
+        return seeded(self._forward_keys(draw))
+
+    def _forward_keys(self, draw: int) -> tuple[int, int]:
+        """Those of what is drawn in a forward pass."""
+        if self.key is not None:
+            first, second = batches.secret_words(self.key, draw, batches.FORWARD, 2).tolist()
+            return first >> 32, second >> 32
+        return batches.keys(self.seed, self.number, draw, batches.FORWARD)
 
     @property
     def plain(self) -> bool:
@@ -148,16 +166,18 @@ class Site:
         """What a reported loss is taken on, gathered once."""
         if self.sample is None or self.train.pair is None:
             return self.train
-        return Samples(self.train.take(self.sample), self.train.device, f"site {self.number}")
+        return self.train.only(self.sample)
 
-    def loss(self, w: Tensor) -> float:
+    def loss(self, w: Tensor, piece: int = CHUNK) -> float:
+        """`piece`: samples of one forward pass."""
         if self.train.pair is None:
-            found = self._mean_loss(w, self.train, self.sample)
+            found = self._mean_loss(w, self.train, self.sample, piece)
         else:
-            found = self._mean_loss(w, self.judged, None)
+            found = self._mean_loss(w, self.judged, None, piece)
         return found if self.lie is None else self.lie.loss * found
 
     def full_loss(self, w: Tensor) -> float:
+        """On the whole training part."""
         return self._mean_loss(w, self.train, None)
 
     def _judge(self, w: Tensor, part: Samples) -> Stack | None:
@@ -167,42 +187,66 @@ class Site:
         return stack if by_hand and pair and self.objective.by_hand(w, *pair) else None
 
     @torch.no_grad()
-    def _mean_loss(self, w: Tensor, part: Samples, index: Tensor | None) -> float:
+    def _mean_loss(
+        self, w: Tensor, part: Samples, index: Tensor | None, piece: int = CHUNK
+    ) -> float:
         judge = self._judge(w, part) if index is None else None
         if judge is not None and part.pair is not None:
             return judge.judge(w, *part.pair, self.objective.weight_decay)[0]
-        total, count = 0.0, 0
-        with self._seeded(0):
-            for inputs, targets in part.chunks(index):
-                value = self.objective.value(w, inputs, targets, training=False, plain=self.plain)
-                total, count = total + float(value) * len(targets), count + len(targets)
-        return total / count
+        total, counted, buffers = 0.0, 0.0, self.own_buffers(w)
+        with self._seeded(0), at(part.where):
+            for inputs, targets, samples in part.chunks(index, piece):
+                value = self.objective.value(
+                    w, inputs, targets, training=False, plain=self.plain, buffers=buffers
+                )
+                count = self.objective.count(targets, samples)
+                counted += count
+                if count:
+                    total += float(value) * count
+        return total / counted
 
-    def scores(self, w: Tensor) -> tuple[float, float | None]:
-        """`full_loss` and `accuracy`, in one pass where both are of the same plain samples."""
-        judge, pair = self._judge(w, self.train), self.train.pair
-        if judge is None or pair is None or self.test is not None:
-            return self.full_loss(w), self.accuracy(w)
-        loss, right = judge.judge(w, *pair, self.objective.weight_decay, count=True)
+    def scores(self, w: Tensor) -> Scores:
+        """All that is said of this site at w."""
+        val = (None, None) if self.val is None else self._loss_and_accuracy(w, self.val)
+        if self.test is None:
+            loss, accuracy = self._loss_and_accuracy(w, self.train)
+            return Scores(loss, None, accuracy, *val)
+        test_loss, accuracy = self._loss_and_accuracy(w, self.test)
+        return Scores(self.full_loss(w), test_loss, accuracy, *val)
+
+    def _loss_and_accuracy(self, w: Tensor, part: Samples) -> tuple[float, float | None]:
+        """Of one part; in one pass where samples are plain."""
+        judge = self._judge(w, part)
+        if judge is None or part.pair is None:
+            return self._mean_loss(w, part, None), self.accuracy(w, part)
+        loss, right = judge.judge(w, *part.pair, self.objective.weight_decay, count=True)
         several = judge.layers[-1].outputs > 1
-        return loss, right / self.train.size if several else None
+        return loss, right / part.size if several else None
 
     @torch.no_grad()
-    def accuracy(self, w: Tensor) -> float | None:
-        """Share of samples whose largest output is the target; None where that means nothing."""
-        part, right = self.test or self.train, 0
+    def accuracy(self, w: Tensor, part: Samples | None = None) -> float | None:
+        """Share of samples whose largest output is the target; None where that means nothing.
+
+        `part`: None is the test part, or the training part of a site that has no other.
+        """
+        part = part or self.test or self.train
+        right = 0
         judge = self._judge(w, part)
         if judge is not None and part.pair is not None:
             if judge.layers[-1].outputs < 2:
                 return None
             return judge.judge(w, *part.pair, 0.0, count=True)[1] / part.size
-        with self._seeded(0):
-            for inputs, targets in part.chunks():
-                output = self.objective.output(w, inputs, targets)
+        judged, buffers = 0, self.own_buffers(w)
+        with self._seeded(0), at(part.where):
+            for inputs, targets, samples in part.chunks():
+                output = self.objective.output(w, inputs, targets, buffers)
                 if not classifies(output, targets):
                     return None
-                right += int((output.max(1).indices == targets).sum())  # argmax: 10 times slower
-        return right / part.size
+                hits = output.max(1).indices == targets  # argmax: 10 times slower
+                kept = self.objective.kept(targets)
+                right += int((hits if kept is None else hits & kept).sum())
+                judged += samples if kept is None else int(kept.sum())
+        return right / judged
 
 
 @dataclass(frozen=True)
@@ -261,6 +305,8 @@ def _whole(parts: Sequence[Tensor]) -> Tensor | None:
 
 def gradients(locals_: Sequence[Local], w: Tensor, draws: Sequence[int]) -> Tensor:
     """Row r is the gradient of site r at w_r on its batch draws[r]: (R, p)."""
+    if all(map(replays, locals_)):
+        return _replayed_gradients(cast("Sequence[Site]", locals_), w, draws)
     together = _together(locals_)
     if len(together) == len(locals_):
         return _pooled_gradients(cast("Sequence[Site]", locals_), w, draws)
@@ -274,8 +320,67 @@ def gradients(locals_: Sequence[Local], w: Tensor, draws: Sequence[int]) -> Tens
     return found
 
 
+def loss(local: Local, w: Tensor) -> float:
+    """f_j as it is reported; on the CPU in pieces whose features stay in the cache."""
+    if type(local) is not Site:
+        return local.loss(w)
+    return local.loss(w, PIECE if w.device.type == "cpu" else CHUNK)
+
+
+def replays(local: Local) -> bool:
+    """Whether its gradients are replayed on a GPU, those at one model together."""
+    if type(local) is not Site or local.batch_size is None:
+        return False
+    honest = local.lie is None or local.lie.gradient == 1
+    return honest and local.plain and local.objective.execution in REPLAYED
+
+
+def _replayed_gradients(sites: Sequence[Site], w: Tensor, draws: Sequence[int]) -> Tensor:
+    """Rows of w that are one and the same model have a stride of 0."""
+    replayed = replayed_by(sites[0].objective)
+    taken = [
+        site.train.take(index)
+        for site, index in zip(sites, _batches(sites, draws).unbind(0), strict=True)
+    ]
+    inputs = torch.stack([x for x, _ in taken])
+    targets = torch.stack([y for _, y in taken])
+    with sites[0]._seeded(draws[0]), at(sites[0].train.where), torch.no_grad():
+        if len(w) == 1 or w.stride(0) == 0:
+            return replayed.gradients(w[0], inputs, targets)
+        rows = zip(w, inputs.split(1), targets.split(1), strict=True)
+        return torch.cat([replayed.gradients(*row) for row in rows])
+
+
+def _batches(sites: Sequence[Site], draws: Sequence[int]) -> Tensor:
+    """Indices of many mini-batches, as `Site._batch` has them, in one copy to their device."""
+    first = sites[0]
+    if any(site.key is not None for site in sites):
+        return torch.stack(
+            [s._batch(n, s.batch_samples) for s, n in zip(sites, draws, strict=True)]
+        )
+    numbers = [site.number for site in sites]
+    sizes = [site.train.size for site in sites]
+    starts = [0] * len(sites)
+    count, device = first.batch_samples, first.train.device
+    return batches.rows(first.seed, numbers, draws, sizes, starts, count=count, device=device)
+
+
+def together(local: Local) -> bool:
+    """Whether gradients of this site are taken in one call with those of others."""
+    return type(local) is Site and local.pool is not None
+
+
+def parameters(local: Local, w: Tensor) -> int:
+    """How many numbers of w, or of its rows, are parameters; buffers lie behind them."""
+    if not isinstance(local, Site):
+        return w.shape[-1]
+    return local.objective.flat.parameters
+
+
 def stacked(rows: Sequence[Tensor]) -> Tensor:
-    """Rows in one tensor; a single one is not copied, so nobody may write to it."""
+    """Rows in one tensor; one and the same is not copied, so nobody may write to it."""
+    if all(row is rows[0] for row in rows) and rows[0].device.type != "cpu":
+        return rows[0].expand(len(rows), -1)
     return rows[0].unsqueeze(0) if len(rows) == 1 else torch.stack(list(rows))
 
 
@@ -283,25 +388,27 @@ def _pooled_gradients(sites: Sequence[Site], w: Tensor, draws: Sequence[int]) ->
     first, pool, stack = sites[0], sites[0].pool, sites[0].objective.stack
     assert stack is not None
     assert pool is not None
-    decay = first.objective.weight_decay
+    decay, keys = first.objective.weight_decay, None
+    if stack.random:
+        keys = [site._forward_keys(n) for site, n in zip(sites, draws, strict=True)]
     if stack.compiled(w):
         asked = [(s.number, n, s.train.size, s.start) for s, n in zip(sites, draws, strict=True)]
         seed = batches._seed_state(first.seed, batches.BATCH)
         with stack.caller(w.dtype) as caller:
             return caller.gradients(
                 w, pool.inputs, pool.targets, decay,
-                batch=first.batch_samples, seed=seed, asked=asked,
+                batch=first.batch_samples, seed=seed, asked=asked, keys=keys,
             )  # fmt: skip
     index = batches.rows(
         first.seed, [s.number for s in sites], draws, [s.train.size for s in sites],
         [s.start for s in sites], count=first.batch_samples, device=first.train.device,
     )  # fmt: skip
-    return stack.gradients(w, *pool.take(index), decay)
+    return stack.gradients(w, *pool.take(index), decay, keys)
 
 
 @torch.no_grad()
 def pooled_scores(sites: Sequence[Site], w: Tensor) -> tuple[Array, Array | None]:
-    """Loss and accuracy of every site of one pool at one w, many sites in a call.
+    """Training loss and accuracy of every site of one pool at one w, many sites in a call.
 
     Sums over a site are formed in float64, where a site by itself forms them in w's precision.
     """
@@ -328,22 +435,6 @@ def _together(locals_: Sequence[Local]) -> list[int]:
         for r, site in sites
         if site.batch_size is not None and site.objective is sites[0][1].objective
     ]
-
-
-@contextmanager
-def seeded(key: tuple[int, int]) -> Iterator[None]:
-    cards = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
-    with torch.random.fork_rng(devices=cards):
-        seed = key[0] << 31 ^ key[1]
-        if cards:
-            torch.manual_seed(seed)
-        else:  # the same, without a note to each kind of card that it should seed itself later
-            torch.default_generator.manual_seed(seed)
-        yield
-
-
-def _to(x: Any, device: str) -> Any:
-    return x.to(device) if isinstance(x, Tensor) else cast(Any, x)
 
 
 def classifies(output: Any, targets: Any) -> bool:

@@ -1,15 +1,16 @@
-"""Stacks of Linear and ReLU by hand: gradients and losses of many parameter rows in one call.
+"""Stacks of Linear layers by hand: gradients and losses of many parameter rows in one call.
 
-A stack is recognised by `recognise`; everything else goes through autograd. Rows are worked on
-together: parameters (R, p), inputs (R, B, d). Inside, samples run along the last axis, since
-then a sum over classes is a sum of contiguous rows: features (R, d, B), W h + b, softmax on axis 1.
+A stack is recognised by `recognise`: layers with elementwise activations and dropout between them.
+Everything else goes through the module itself. Rows are worked on together: parameters (R, p),
+inputs (R, B, d). Inside, samples run along the last axis, since then a sum over classes is a sum
+of contiguous rows: features (R, d, B), W h + b, softmax on axis 1.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -17,21 +18,34 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss
 
-from aspire import stacks_cpu, stacks_native
+from aspire import batches, stacks_cpu, stacks_native
+from aspire.activations import Activation, activation_of
 
 NARROW = 16  # a product with fewer columns is faster when its transpose is formed
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 Parts = Sequence[Tensor]
+IDENTITY = Activation()
+Keys = Sequence[tuple[int, int]]  # of each row's dropout: `batches.keys`
 
 
 @dataclass(frozen=True)
 class Layer:
-    """h <- W h + b, then max(h, 0) where `relu`."""
+    """h <- W h + b, then the activation, then dropout with this probability."""
 
     inputs: int
     outputs: int
     bias: bool
-    relu: bool
+    activation: Activation = IDENTITY
+    drop: float = 0.0
+
+    @property
+    def relu(self) -> bool:
+        return self.activation.kind == "relu"
+
+    @property
+    def plain(self) -> bool:
+        """Whether nothing but ReLU may follow."""
+        return self.activation.kind in ("identity", "relu") and not self.drop
 
 
 @dataclass(frozen=True)
@@ -41,6 +55,17 @@ class Stack:
     layers: tuple[Layer, ...]
     flatten: bool
     classes: bool  # cross-entropy; else the mean squared error
+    drop: float = 0.0  # dropout of the samples
+    native: bool = True  # compiled, where that can be
+
+    @cached_property
+    def random(self) -> bool:
+        """Whether gradients need `keys`, since there is dropout."""
+        return bool(self.drop) or any(layer.drop for layer in self.layers)
+
+    @cached_property
+    def relu_only(self) -> bool:
+        return not self.drop and all(layer.plain for layer in self.layers)
 
     @cached_property
     def sizes(self) -> list[int]:
@@ -82,11 +107,16 @@ class Stack:
         value = value + 0.5 * decay * w.square().sum(1) if decay else value
         return value, h.transpose(1, 2)
 
-    def gradients(self, w: Tensor, inputs: Tensor, targets: Tensor, decay: float) -> Tensor:
-        """Gradient of every row's loss: (R, p)."""
+    def gradients(
+        self, w: Tensor, inputs: Tensor, targets: Tensor, decay: float, keys: Keys | None = None
+    ) -> Tensor:
+        """Gradient of every row's loss: (R, p). `keys` are those of each row's dropout."""
         if self.compiled(w):
+            batch = inputs.shape[1]
             with self.caller(w.dtype) as caller:
-                return caller.gradients(w, inputs, targets, decay, batch=inputs.shape[1])
+                return caller.gradients(w, inputs, targets, decay, batch=batch, keys=keys)
+        if not self.relu_only:
+            return self._by_autograd(w, inputs, targets, decay, keys)
         if self.rowwise(w, inputs.shape[1]):
             rows, batch = inputs.shape[:2]
             with self.room(rows, batch, w.dtype) as room:
@@ -103,12 +133,12 @@ class Stack:
 
     def compiled(self, w: Tensor) -> bool:
         """Whether gradients and losses of rows like w are those of `stacks_native`."""
-        return self.classes and stacks_native.serves(self.layers, w)
+        return self.native and self.classes and stacks_native.serves(self.layers, w)
 
     @contextmanager
     def caller(self, dtype: torch.dtype) -> Iterator[stacks_native.Caller]:
         """One that nobody else calls with."""
-        caller = self._free.take(dtype) or stacks_native.Caller(self.layers, dtype)
+        caller = self._free.take(dtype) or stacks_native.Caller(self.layers, dtype, self.drop)
         try:
             yield caller
         finally:
@@ -119,7 +149,11 @@ class Stack:
         if self.compiled(w):
             return True
         kind = w.device.type == "cpu" and w.dtype in (torch.float32, torch.float64)
-        return kind and stacks_cpu.largest(self.layers) * batch <= stacks_cpu.PRODUCT
+        return (
+            kind
+            and self.relu_only
+            and stacks_cpu.largest(self.layers) * batch <= stacks_cpu.PRODUCT
+        )
 
     @contextmanager
     def room(self, rows: int, batch: int, dtype: torch.dtype) -> Iterator[stacks_cpu.Room]:
@@ -175,15 +209,35 @@ class Stack:
                 views.append(next(parts).unsqueeze(2))
         return views
 
-    def _forward(self, parts: Parts, inputs: Tensor) -> list[Tensor]:
-        """The features before each layer and the outputs, samples last."""
+    def _forward(self, parts: Parts, inputs: Tensor, keys: Keys | None = None) -> list[Tensor]:
+        """The features before each layer and the outputs, samples last; with keys in training."""
         h = (inputs.flatten(2) if inputs.ndim > 3 else inputs).transpose(1, 2)
+        first = 0
+        if keys is not None:
+            h, first = _dropped(h, self.drop, keys, first)
         path, views = [h], iter(parts)
         for layer in self.layers:
             W = next(views)
             h = torch.baddbmm(next(views), W, h) if layer.bias else torch.bmm(W, h)
-            path.append(h.relu_() if layer.relu else h)
+            h = h.relu_() if layer.relu else layer.activation.module(h)
+            if keys is not None:
+                h, first = _dropped(h, layer.drop, keys, first)
+            path.append(h)
         return path
+
+    def _by_autograd(
+        self, w: Tensor, inputs: Tensor, targets: Tensor, decay: float, keys: Keys | None
+    ) -> Tensor:
+        """Rows do not touch each other, so the slope of the sum of their losses has them all."""
+        if self.random and keys is None:
+            raise ValueError("keys=None: expected one for each row, since the model has dropout")
+        w = w.detach().requires_grad_(True)
+        with torch.enable_grad():
+            h = self._forward(self._split(w), inputs, keys)[-1]
+            mean = cross_entropy if self.classes else mse_loss
+            value = mean(h, targets if self.classes else targets.transpose(1, 2)) * len(w)
+        found = torch.autograd.grad(value, w)[0]
+        return found.add_(w.detach(), alpha=decay) if decay else found
 
     def _slope(self, h: Tensor, targets: Tensor) -> Tensor:
         """The loss's derivative by the outputs: softmax(h) - 1{y}, or 2 (h - y), over the count."""
@@ -218,8 +272,29 @@ def _outer(slope: Tensor, h: Tensor) -> Tensor:
     return torch.bmm(slope, h.transpose(1, 2))
 
 
-def recognise(module: nn.Module, names: Sequence[str], loss: Callable[..., Any]) -> Stack | None:
-    """The module as a stack whose parameters are `names`, or None where it is anything else."""
+def _dropped(h: Tensor, share: float, keys: Keys, first: int) -> tuple[Tensor, int]:
+    """Dropout of features (R, d, B), and the number of the next layer's first in the stream."""
+    rows, width, batch = h.shape
+    if share:
+        kept = batches.kept(keys, first, batch * width, share, h.device)
+        scale = 1.0 / (1.0 - share) if share < 1 else 0.0
+        h = h * (kept.view(rows, batch, width).transpose(1, 2).to(h.dtype) * scale)
+    return h, first + batch * width
+
+
+def recognise(
+    module: nn.Module,
+    names: Sequence[str],
+    loss: Callable[..., Any],
+    *,
+    relu_only: bool = False,
+    native: bool = True,
+) -> Stack | None:
+    """The module as a stack whose parameters are `names`, or None where it is anything else.
+
+    relu_only  take no other activation and no dropout
+    native     let it be compiled
+    """
     if loss is not cross_entropy and loss is not mse_loss:
         return None
     if [name for name, _ in module.named_parameters()] != list(names):
@@ -229,18 +304,37 @@ def recognise(module: nn.Module, names: Sequence[str], loss: Callable[..., Any])
         return None
     first = modules[0] if modules else module
     flatten = isinstance(first, nn.Flatten) and (first.start_dim, first.end_dim) == (1, -1)
-    layers: list[Layer] = []
-    for m in modules[flatten:]:
-        if type(m) is nn.Linear:
-            layers.append(Layer(m.in_features, m.out_features, m.bias is not None, False))
-        elif type(m) is nn.ReLU and layers:
-            last = layers.pop()
-            layers.append(Layer(last.inputs, last.outputs, last.bias, True))
-        else:
-            return None
+    drop, layers = _layers(modules[flatten:])
     if not layers or sum(1 + layer.bias for layer in layers) != len(names):
         return None  # a layer that stands in two places has its parameters once
-    return Stack(tuple(layers), flatten, loss is cross_entropy)
+    found = Stack(tuple(layers), flatten, loss is cross_entropy, drop, native)
+    return None if relu_only and not found.relu_only else found
+
+
+def _layers(modules: Sequence[nn.Module]) -> tuple[float, list[Layer]]:
+    """Dropout of the samples, and the layers; none where there is anything else."""
+    drop, layers = 0.0, list[Layer]()
+    for m in modules:
+        kind, last = activation_of(m), layers[-1] if layers else None
+        if type(m) is nn.Identity:
+            continue
+        if type(m) is nn.Linear:
+            layers.append(Layer(m.in_features, m.out_features, m.bias is not None))
+        elif type(m) is nn.Dropout and last is None and not drop:
+            drop = m.p * m.training
+        elif type(m) is nn.Dropout and last is not None and not last.drop:
+            layers[-1] = replace(last, drop=m.p * m.training)
+        elif kind is not None and last is not None and follows(last, kind):
+            layers[-1] = replace(last, activation=kind)
+        else:
+            return 0.0, []
+    return drop, layers
+
+
+def follows(layer: Layer, kind: Activation) -> bool:
+    """Whether an activation may be this layer's: it has none yet, or twice the same ReLU."""
+    again = layer.relu and kind.kind == "relu"
+    return (layer.activation.kind == "identity" or again) and not layer.drop
 
 
 def _chain(module: nn.Module) -> Iterator[nn.Module]:

@@ -17,6 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from aspire.activations import Activation
+
 PRODUCT = 2**18  # multiplications; BLAS may share a larger product among threads
 LONGEST = 512  # samples of a forward pass that lie in one product
 TOGETHER = 2048  # samples of a forward pass whose features are kept at once
@@ -35,6 +37,10 @@ class LayerLike(Protocol):
     def bias(self) -> bool: ...
     @property
     def relu(self) -> bool: ...
+    @property
+    def activation(self) -> Activation: ...
+    @property
+    def drop(self) -> float: ...
 
 
 Layers = Sequence[LayerLike]

@@ -22,16 +22,19 @@ Asked = Sequence[tuple[int, int, int, int]]  # worker, batch, samples of the wor
 def serves(layers: Layers, w: Tensor) -> bool:
     """Whether there is a compiled function for rows like w."""
     fits = w.device.type == "cpu" and len(layers) <= native.MOST_LAYERS
+    fits = fits and all(layer.activation.compiled for layer in layers)
     return fits and native.library(w.dtype) is not None
 
 
 class Caller:
     """Memory for one call at a time."""
 
-    def __init__(self, layers: Layers, dtype: torch.dtype) -> None:
+    def __init__(self, layers: Layers, dtype: torch.dtype, drop: float = 0.0) -> None:
         self.functions = native.library(dtype)
         row = places(layers)[-1][1].stop
         self.problem = native.Problem(len(layers), 1, row, *native.shapes(layers))
+        self.problem.drop_first = drop
+        self.random = bool(drop) or any(layer.drop for layer in layers)
         self.place = ctypes.addressof(self.problem)
         self.memory = np.zeros(self.functions.room_bytes(self.place), np.uint8)
         self.room = native.at(self.memory)
@@ -46,15 +49,20 @@ class Caller:
     def gradients(
         self, w: Tensor, inputs: Tensor, targets: Tensor, decay: float, *,
         batch: int, seed: int = 0, asked: Asked | None = None,
+        keys: Sequence[tuple[int, int]] | None = None,
     ) -> Tensor:  # fmt: skip
         """Of every row, on the batches `asked` for, or on `batch` samples after the other."""
+        if self.random and (keys is None or len(keys) != len(w)):
+            raise ValueError("keys: expected one for each row, since the model has dropout")
         w, inputs, targets = w.contiguous(), inputs.contiguous(), targets.contiguous()
         self._see(w, inputs, targets, decay)
         self.problem.batch, self.problem.seed = batch, seed
         found, drawn = torch.empty_like(w), None if asked is None else np.array(asked, np.int64)
+        streams = np.array(keys, np.uint32) if self.random else None
         fine = self.functions.gradients(
             self.place, self.room, len(w),
-            None if drawn is None else native.at(drawn), w.data_ptr(), found.data_ptr(),
+            None if drawn is None else native.at(drawn),
+            None if streams is None else native.at(streams), w.data_ptr(), found.data_ptr(),
         )  # fmt: skip
         if not fine:
             raise IndexError("a target is no class of the model")

@@ -6,25 +6,72 @@ the messages below between `work` and `absorb`. Nothing here does any I/O.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
 Array = NDArray[np.float64]
+Plain = bool | int | float | str | list[float] | None  # a value that can travel as data
+
+# ---------------------------------------------------------------- what a state is made of
+#
+# A state is dataclasses of tensors, arrays and plain values. Their annotations say what a
+# checkpoint of it may hold, and a class with a method check() says what its fields must have in
+# common. N is the number of sites and p that of parameters; other sizes are one object's own.
+
+
+@dataclass(frozen=True)
+class Sized:
+    """The size of a tensor, array or list, as names and numbers: 'N p'; 'p|0': p or nothing."""
+
+    dims: str
+    dtype: str = "model"  # of a tensor: the model's own number type, or 'float64'
+
+
+@dataclass(frozen=True)
+class Between:
+    """The range of a number; `most` may be the name of a size, which is itself outside."""
+
+    least: float
+    most: float | str
+
+
+@dataclass(frozen=True)
+class As:
+    """Stands for this kind: a type, or the name of one that the method knows."""
+
+    kind: Any
+
+
+EXACT = 2.0**53  # whole numbers up to here are exact in float64
+Mask = NDArray[np.bool_]
+Indices = NDArray[np.int64]
+Count = Annotated[int, Between(0, EXACT)]
+Id = Annotated[int, Between(-EXACT, EXACT)]
+Amount = Annotated[float, Between(0, EXACT)]
+Worker = Annotated[int, Between(0, "N")]  # the number of a site
+Flat = Annotated[Tensor, Sized("p")]  # all parameters of a model
+Precise = Annotated[Tensor, Sized("p", "float64")]
+Rows = Annotated[Tensor, Sized("N p")]  # one vector a site
+PerSite = Annotated[Array, Sized("N")]
+SiteMask = Annotated[Mask, Sized("N")]
+SiteCounts = Annotated[Indices, Sized("N"), Between(-1, EXACT)]
+Tensors = tuple[tuple[str, tuple[int, ...]], ...]  # names and shapes of a model's parameters
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
     """What a worker is handed: named flat vectors and named numbers. `id` is never reused."""
 
-    worker: int
-    id: int
+    worker: Worker
+    id: Id
     kind: str
-    vectors: Mapping[str, Tensor] = field(default_factory=dict)
+    vectors: Mapping[str, Flat] = field(default_factory=dict)
     scalars: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -35,11 +82,38 @@ class Report:
     Every report carries `gradients` and `samples` (what the work cost); the rest is the method's.
     """
 
-    worker: int
-    task: int
-    vectors: Mapping[str, Tensor] = field(default_factory=dict)
+    worker: Worker
+    task: Id
+    vectors: Mapping[str, Flat] = field(default_factory=dict)
     scalars: Mapping[str, float] = field(default_factory=dict)
-    finite: bool = False  # somebody has seen that the vectors are
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of task: what it may cost, and the names in it and in its report.
+
+    batches    mini-batches that it draws
+    gradients  that it may cost at most; None: as many as batches
+    vectors    in the report
+    scalars    in the report, besides what the work cost
+    optional   scalars that the report may have
+    given      vectors in the task
+    resent     vectors in the task for a worker that has not got them itself
+    numbers    scalars in the task, besides the number of the next batch
+    """
+
+    batches: int = 0
+    gradients: int | None = None
+    vectors: tuple[str, ...] = ()
+    scalars: tuple[str, ...] = ()
+    optional: tuple[str, ...] = ()
+    given: tuple[str, ...] = ("w",)
+    resent: tuple[str, ...] = ()
+    numbers: tuple[str, ...] = ()
+
+    @property
+    def most_gradients(self) -> int:
+        return self.batches if self.gradients is None else self.gradients
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,14 +161,35 @@ Info = Stepped | Refused | Noted
 
 
 @dataclass(frozen=True)
+class Buffer:
+    """A part of the model's vector that is no parameter: it changes while the model trains.
+
+    role  'mean' and 'variance' of the inputs, 'newest': a counter, 'average': anything else
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    role: str
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+
+@dataclass(frozen=True)
 class Facts:
-    """What a method may know of the problem before it starts."""
+    """What a method may know of the problem before it starts.
+
+    start is all parameters, and behind them the buffers that change while the model trains.
+    """
 
     sites: int
     start: Tensor
     present: tuple[int, ...] | None = None  # None: all of them
     linear: bool = True  # the model is one linear layer, so a convex loss stays convex
     whole: bool = True  # gradients are of whole sites, without the noise of mini-batches
+    tensors: Tensors = ()  # the parameters in `start`; (): one tensor
+    buffers: tuple[Buffer, ...] = ()  # what lies behind them
 
     def __post_init__(self) -> None:
         if self.sites < 1:
@@ -145,6 +240,27 @@ class Method:
     ahead(worker, task, local) -> worker                  after the report on a task: what the next
                                                           one needs and is known already; None:
                                                           nothing is
+    waiting(master)            -> workers                 without whose reports the next step cannot
+                                                          be taken; None: not known
+    kinds                                                 what its tasks and reports may say, by the
+                                                          kind of task; a runtime refuses the rest
+    states                                                the dataclass of a master, and those that
+                                                          stand for an abstract class in it; (): its
+                                                          runs cannot be resumed
+    memory                                                the type of what a worker remembers
+    buffers                                               whether it trains models whose buffers
+                                                          change, such as batch norm
+    judged                                                samples of a site, at most, on which its
+                                                          loss is reported
+    any_execution                                         whether execution='auto' may choose how
+                                                          its gradients are computed; else they are
+                                                          computed as they ever were
+    choose(linear)             -> method                  the method for a model that is one linear
+                                                          layer, or is not; None: this one
+    site_arguments                                        those of its arguments that `work` and
+                                                          `kinds` depend on: a site that has them
+                                                          and the name makes the same workers.
+                                                          None: its code must be at the site
 
     `work` and `absorb` consume their state: the caller gives it up. `snapshot` copies one.
     """
@@ -164,3 +280,12 @@ class Method:
     work_many: Callable[[Sequence[Item]], list[tuple[Any, Report]]] | None = None
     whole: Callable[[Any, Task], Task] | None = None
     ahead: Callable[[Any, Task, Local], Any] | None = None
+    waiting: Callable[[Any], Sequence[int]] | None = None
+    kinds: Mapping[str, Kind] = field(default_factory=dict)
+    states: tuple[type, ...] = ()
+    memory: Any = None
+    buffers: bool = False
+    judged: int = 8192
+    any_execution: bool = False
+    choose: Callable[[bool], Method] | None = None
+    site_arguments: Mapping[str, Plain] | None = None

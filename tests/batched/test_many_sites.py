@@ -61,8 +61,10 @@ def test_scores_together_are_the_scores_one_by_one(decay, monkeypatch):
     alone = made.scores(made.flat.start)
     monkeypatch.setattr(problem, "MANY", 60)
     together = made.scores(made.flat.start)
-    np.testing.assert_allclose(together[0], alone[0], rtol=1e-5)
-    np.testing.assert_array_equal(together[1], alone[1])
+    np.testing.assert_allclose(together.train_losses, alone.train_losses, rtol=1e-5)
+    np.testing.assert_array_equal(together.accuracies, alone.accuracies)
+    assert np.isnan(together.test_losses).all()
+    assert np.isnan(alone.test_losses).all()
 
 
 def test_sites_with_a_test_part_are_scored_by_themselves(monkeypatch):
@@ -70,7 +72,7 @@ def test_sites_with_a_test_part_are_scored_by_themselves(monkeypatch):
     made = build(model(), [{"train": site, "test": sites[0]} for site in sites])
     expected = [site.accuracy(made.flat.start) for site in made.sites]
     monkeypatch.setattr(problem, "MANY", 2)
-    assert made.scores(made.flat.start)[1].tolist() == expected
+    assert made.scores(made.flat.start).accuracies.tolist() == expected
 
 
 @pytest.mark.parametrize("kind", ["input", "target"])

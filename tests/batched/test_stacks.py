@@ -151,14 +151,19 @@ def test_other_losses_and_shapes_are_left_to_autograd():
 
 @EITHER
 @pytest.mark.parametrize("decay", [0.0, 0.1])
-def test_scores_are_the_loss_and_the_accuracy(decay, compiled):
-    sites = [site["train"] for site in blobs(3).values()]
+def test_scores_are_the_losses_and_the_accuracy(decay, compiled):
+    sites = [blobs()["s0"], *(site["train"] for site in blobs(3).values())]
     with compiled_or_not(compiled):
         for site in build(linear(), sites, weight_decay=decay).sites:
             w = site.objective.flat.start + 0.5
-            assert site.scores(w) == (site.full_loss(w), site.accuracy(w))
+            found = site.scores(w)
+            assert (found.train_loss, found.accuracy) == (site.full_loss(w), site.accuracy(w))
             value = site.objective.value(w, *site.train.pair, training=False)
-            assert site.full_loss(w) == pytest.approx(float(value), rel=1e-5)
+            assert found.train_loss == pytest.approx(float(value), rel=1e-5)
+            assert (found.test_loss is None) == (site.test is None)
+            if site.test is not None:
+                value = site.objective.value(w, *site.test.pair, training=False)
+                assert found.test_loss == pytest.approx(float(value), rel=1e-5)
 
 
 @EITHER

@@ -272,6 +272,8 @@ def test_gradients_times_minus_100_are_put_back():
         b = Board(aspire(pull_bound=pull_bound), locals_, START)
         b.probe()
         for j in [3, 0, 1, 2] * 100:
+            if float(b.master.z.abs().max()) > 50:
+                break  # it has diverged
             b.turn(j)
         return float(b.master.z.abs().max())
 
@@ -286,7 +288,7 @@ def test_a_site_beyond_the_bound_has_no_say_in_kappa():
         locals_ = [*(Quadratic(c) for c in CENTRES[:3]), last(CENTRES[3])]
         b = Board(aspire(pull_bound=pull_bound), locals_, START)
         b.probe()
-        for j in [3, 0, 1, 2] * 25:
+        for j in [3, 0, 1, 2] * 5:
             b.turn(j)
         return b.master.constants["kappa"]
 

@@ -32,6 +32,31 @@ def test_no_other_point_of_the_simplex_is_nearer(x, seed):
     assert ((x - y) ** 2).sum() <= ((x - other) ** 2).sum() + 1e-6
 
 
+@pytest.mark.parametrize("size", [1e6, 1e7, 1e12, 1e15, 1e18, 1e100, 1e300])
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_the_simplex_projection_of_huge_numbers(size, sign):
+    """A shift changes nothing, and what is far below the largest is zero."""
+    shape = np.array([0.25, 0.0, -0.5])
+    y, threshold = equations.project_simplex(np.array([sign * size, 0.0, 0.3]))
+    expected = [1.0, 0.0, 0.0] if sign > 0 else [0.0, 0.35, 0.65]
+    np.testing.assert_allclose(y, expected, atol=1e-12)
+    assert np.isfinite(threshold)
+    if size <= 1e12:  # where the shape survives the sum
+        moved = equations.project_simplex(sign * size + shape)[0]
+        atol = 4 * size * np.finfo(np.float64).eps
+        np.testing.assert_allclose(moved, equations.project_simplex(shape)[0], atol=atol)
+    alone = equations.project_simplex(np.array([sign * size]))[0]
+    assert alone.tolist() == [1.0]
+
+
+def test_ordinary_numbers_are_not_shifted():
+    """The threshold's formula, number by number, as it was before."""
+    x = np.array([0.9e6, 1e6, 1e6 - 0.125])
+    y, threshold = equations.project_simplex(x)
+    assert threshold == (1e6 + (1e6 - 0.125) - 1.0) / 2
+    assert y.tolist() == np.maximum(x - threshold, 0.0).tolist()
+
+
 def test_exact_z_step_minimises_over_z():
     """eta_z = 1/(kappa n): the gradient of the augmented Lagrangian in z vanishes."""
     rng = torch.Generator().manual_seed(0)

@@ -21,7 +21,8 @@ def trained(dtype: torch.dtype, quorum: int, p: int = P, **arguments: Any) -> An
     rng = torch.Generator().manual_seed(0)
     method, start = aspire(quorum=quorum, **arguments), torch.ones(p, dtype=dtype)
     master, tasks = method.init(Facts(N, start), 0)
-    said = {"loss": 1.0, "curvature": 1.0, "slope": 1.0, "gradients": 13.0, "samples": 1.0}
+    cost = {"gradients": 1.0, "samples": 1.0}
+    said = {**dict.fromkeys(method.kinds["probe"].scalars, 1.0), "gradients": 0.0, "samples": 1.0}
     hands, sent = {}, []
     for task in tasks:
         master, new, _ = method.absorb(master, [Report(task.worker, task.id, {}, said)])
@@ -30,7 +31,7 @@ def trained(dtype: torch.dtype, quorum: int, p: int = P, **arguments: Any) -> An
         task = hands.pop(sorted(hands)[i * i % len(hands)])
         w = task.vectors["v"] + torch.randn(p, generator=rng, dtype=dtype)
         sent.append((w, w.clone()))
-        report = Report(task.worker, task.id, {"w": w}, {"loss": 1.0 + i % 3})
+        report = Report(task.worker, task.id, {"w": w}, {"loss": 1.0 + i % 3} | cost)
         master, new, _ = method.absorb(master, [report])
         hands |= {x.worker: x for x in new}
         if i % 10 == 0:

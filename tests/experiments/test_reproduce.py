@@ -1,6 +1,7 @@
 """`aspire reproduce`: every experiment on tiny data, resumable, the same however it is run."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from aspire.cli import main
-from aspire.experiments import choices, plans, pool, summary, tune
+from aspire.experiments import choices, plans, pool, results, summary, tune
 from aspire.experiments import reproduce as reproduce_module
 from aspire.experiments.cells import Cell, mean_of, run, trained
 
@@ -30,51 +31,56 @@ def reproduce(name, data, out, *options) -> str:
     return text
 
 
-def cells_of(out: Path) -> dict[str, bytes]:
-    return {
-        path.relative_to(out).as_posix(): path.read_bytes()
-        for path in sorted(out.rglob("*.json"))
-        if path.stem.isdecimal()
-    }
+def cells_of(out: Path) -> dict[str, dict]:
+    """NAME/DATASET/METHOD/NUMBER -> record, from all files."""
+    found = [json.loads(line) for path in out.glob("*.jsonl") for line in path.open()]
+    return {results.name_of(record): record for record in found}
 
 
 def figures(out: Path) -> dict[str, dict]:
     """The records without what a clock says."""
-    found = {name: json.loads(content) for name, content in cells_of(out).items()}
+    found = cells_of(out)
     for record in found.values():
         record.pop("wall_seconds")
     return found
 
 
+def summary_of(out: Path, name: str) -> list[dict]:
+    return summary.lines_of(name, list(results.read(out / f"{name}.jsonl").values()))
+
+
 KEYS = {"experiment", "dataset", "method", "seed", "variant", "settings", "versions", "history"}
 RESULT = {"iterations", "virtual_seconds", "wall_seconds", "worst_accuracy", "worst_loss", "planes"}
-RESULT |= {"std_accuracy", "mean_accuracy", "accuracies", "losses", "weights", "worst_case_loss"}
-RESULT |= {"stationarity", "worker_gradients", "sample_passes", "evaluated_on", "sites"}
+RESULT |= {"std_accuracy", "mean_accuracy", "accuracies", "weights", "worst_case_loss"}
+RESULT |= {"worker_gradients", "sample_passes", "evaluated_on", "sites"}
 
 
 def test_table1_has_every_method_on_every_data_set(data, tmp_path):
     text = reproduce("table1", data, tmp_path)
     assert "Left out: sc-ma" in text  # and the others that are not here
     assert "aspire data fetch shl" in text
+    found = cells_of(tmp_path)
     for dataset in DATASETS.split(","):
         for method in choices.MAKERS:
-            path = tmp_path / "table1" / dataset / method / "0.json"
-            record = json.loads(path.read_text())
+            record = found[f"table1/{dataset}/{method}/0"]
             assert record.keys() >= KEYS | RESULT
-            assert record["worker_gradients"] >= record["cell"]["budget"] or method == "ind"
+            assert record["history"].keys() == {"gradients", "worst_accuracy", "weights"}
+            assert record["worker_gradients"] >= record["budget"] or method == "ind"
             assert record["versions"]["threads"] == 1
-        assert (tmp_path / "table1" / f"{dataset}.png").read_bytes()[:4] == b"\x89PNG"
+    assert len(found) == 2 * len(choices.MAKERS)
 
 
 def test_a_summary_is_what_its_cells_say(data, tmp_path):
     options = ("--methods", "afl,mix-even", "--datasets", "fashion-mnist", "--seeds", 3)
     reproduce("table1", data, tmp_path, *options)
-    lines = json.loads((tmp_path / "table1" / "summary.json").read_text())
+    lines = summary_of(tmp_path, "table1")
+    found = cells_of(tmp_path)
     assert {line["method"] for line in lines} == {"afl", "mix-even"}
     for line in lines:
-        folder = tmp_path / "table1" / line["dataset"] / line["method"]
-        records = [json.loads((folder / f"{seed}.json").read_text()) for seed in line["seeds"]]
+        name = f"table1/fashion-mnist/{line['method']}"
+        records = [found[f"{name}/{seed}"] for seed in range(3)]
         assert line["seeds"] == [0, 1, 2]
+        assert ["weights" in record["history"] for record in records] == [True, False, False]
         for name in ("worst_accuracy", "worst_loss", "std_accuracy", "mean_accuracy"):
             values = [record[name] for record in records]
             assert line[name]["mean"] == pytest.approx(np.mean(values))
@@ -97,20 +103,20 @@ def test_finished_cells_are_kept_byte_for_byte(data, tmp_path, monkeypatch):
     )
     assert code == 130
     assert "Interrupted" in text
-    before = cells_of(tmp_path)
+    path = tmp_path / "table1.jsonl"
+    before = path.read_text().splitlines()
     assert len(before) == 2
-    broken = tmp_path / "table1" / "fashion-mnist" / "gda" / "0.json"
-    broken.parent.mkdir(parents=True, exist_ok=True)
-    broken.write_text('{"half a file')
+    with path.open("a") as file:
+        file.write('{"experiment":"table1","dataset":"fashion-mnist","method":"gda","se')
     monkeypatch.setattr(pool, "run", run)
     text = reproduce("table1", data, tmp_path, *options)
-    after = cells_of(tmp_path)
+    after = path.read_text()
     assert "2 of 4 cells were finished before" in text
-    assert len(after) == 4
-    assert all(after[name] == content for name, content in before.items())
-    assert json.loads(broken.read_text())["method"] == "gda"
+    assert set(before) < set(after.splitlines())
+    methods = [json.loads(line)["method"] for line in after.splitlines()]
+    assert methods == ["afl", "fedavg", "gda", "mix-even"]
     reproduce("table1", data, tmp_path, *options)
-    assert cells_of(tmp_path) == after
+    assert path.read_text() == after
 
 
 def test_a_cell_that_fails_is_named_and_the_others_go_on(data, tmp_path, monkeypatch):
@@ -128,7 +134,7 @@ def test_a_cell_that_fails_is_named_and_the_others_go_on(data, tmp_path, monkeyp
     assert code == 1
     failed = "table1/fashion-mnist/gda/0: ZeroDivisionError: division by zero"
     assert f"Failed cells: 1, the first: {failed}" in text
-    assert set(cells_of(tmp_path)) == {"table1/fashion-mnist/afl/0.json"}
+    assert set(cells_of(tmp_path)) == {"table1/fashion-mnist/afl/0"}
     alone = ("--methods", "gda", "--out", tmp_path / "alone", *options)
     code, text = call("reproduce", "tune", *alone)
     assert code == 2
@@ -142,8 +148,26 @@ def test_a_cell_that_fails_is_named_and_the_others_go_on(data, tmp_path, monkeyp
 def test_another_budget_is_another_cell(data, tmp_path):
     cell = Cell("table1", "fashion-mnist", "afl", 0, "afl", 100)
     pool.carry_out([cell], tmp_path, data=str(data), jobs=1)
-    assert pool.finished(cell, tmp_path) is not None
-    assert pool.finished(Cell("table1", "fashion-mnist", "afl", 0, "afl", 200), tmp_path) is None
+    other = replace(cell, budget=200)
+    records = results.read(tmp_path / "table1.jsonl")
+    assert pool.finished(cell, records) is not None
+    assert pool.finished(other, records) is None
+    pool.carry_out([other], tmp_path, data=str(data), jobs=1)
+    assert [record["budget"] for record in cells_of(tmp_path).values()] == [200]
+
+
+def test_commands_that_write_to_one_file_lose_no_cell(tmp_path):
+    path = tmp_path / "gamma.jsonl"
+    cells = [Cell("gamma", "sc-ma", f"gamma-{k}", k, "", 1).plain() for k in range(60)]
+
+    def write(part):
+        for cell in part:
+            results.add(path, [{**cell, "history": {}}])
+
+    with ThreadPoolExecutor(6) as several:
+        list(several.map(write, [cells[k::6] for k in range(6)]))
+    assert {record["seed"] for record in results.read(path).values()} == set(range(60))
+    assert [file.name for file in tmp_path.iterdir()] == ["gamma.jsonl"]
 
 
 def test_the_number_of_jobs_changes_nothing(data, tmp_path):
@@ -157,11 +181,10 @@ def test_the_number_of_jobs_changes_nothing(data, tmp_path):
 def test_gamma_zero_is_mix_even(data, tmp_path):
     reproduce("gamma", data, tmp_path, "--datasets", "fashion-mnist")
     found = figures(tmp_path)
-    even = found["gamma/fashion-mnist/mix-even/0.json"]
-    zero = found["gamma/fashion-mnist/gamma-0/0.json"]
+    even = found["gamma/fashion-mnist/mix-even/0"]
+    zero = found["gamma/fashion-mnist/gamma-0/0"]
     for name in RESULT - {"wall_seconds"}:
         assert even[name] == zero[name], name
-    assert even["history"] == zero["history"]
 
 
 def test_the_attack_the_curves_and_the_page(data, tmp_path):
@@ -170,19 +193,19 @@ def test_the_attack_the_curves_and_the_page(data, tmp_path):
     for name in ("time", "planes", "rates"):
         reproduce(name, data, tmp_path, *small)
     reproduce("delays", data, tmp_path)
-    lines = json.loads((tmp_path / "table2" / "summary.json").read_text())
+    lines = summary_of(tmp_path, "table2")
     for line in lines:
         honest = line["method"].startswith("lie-") or line["method"].endswith("-clean")
         assert ("attack_success" in line) != honest
     assert all("largest_drop" in line for line in lines if line["method"].startswith("lie-"))
-    timed = json.loads((tmp_path / "time" / "summary.json").read_text())
-    assert all(line["reached"] in (0, 1) for line in timed)
-    record = figures(tmp_path)["time/fashion-mnist/aspire-ease/0.json"]
+    assert all(line["reached"] in (0, 1) for line in summary_of(tmp_path, "time"))
+    found = cells_of(tmp_path)
+    record = found["time/fashion-mnist/aspire-ease/0"]
     assert record["history"]["time"][-1] == pytest.approx(record["virtual_seconds"], rel=1e-4)
-    gaps = figures(tmp_path)["rates/fashion-mnist/gda/0.json"]["history"]["gap"]
+    gaps = found["rates/fashion-mnist/gda/0"]["history"]["gap"]
     assert all(gap > 0 for gap in gaps)
-    largest = figures(tmp_path)["delays/synthetic/lognormal/0.json"]["history"]["largest"]
-    assert largest == sorted(largest)
+    ratio = found["delays/synthetic/lognormal/0"]["history"]["ratio"]
+    assert ratio == sorted(ratio)
     code, text = call("report", tmp_path)
     assert code == 0, text
     page = (tmp_path / "report.html").read_text()
@@ -199,17 +222,17 @@ def test_tuning_never_sees_the_test_part_and_is_used(data, tmp_path, monkeypatch
     reproduce("tune", data, tmp_path, *options)
     found = figures(tmp_path)
     assert {record["evaluated_on"] for record in found.values()} == {"validation"}
-    trials = [found[f"tune/fashion-mnist/aspire-ease/{k}.json"] for k in range(3)]
+    trials = [found[f"tune/fashion-mnist/aspire-ease/{k}"] for k in range(3)]
     assert trials[0]["settings"] == {}
     assert {"prior", "reach", "budget", "coupling"} <= set(trials[1]["settings"])
-    chosen = json.loads((tmp_path / "tune" / "tuned.json").read_text())
+    chosen = json.loads((tmp_path / "tuned.json").read_text())
     best = tune.best(trials)
     assert chosen["datasets"]["fashion-mnist"]["aspire-ease"]["settings"] == best["settings"]
     monkeypatch.setattr(tune, "committed", lambda: chosen)
     text = reproduce("table1", data, tmp_path, "--tuned", "--datasets", "fashion-mnist",
                      "--methods", "aspire-ease,afl,gda")  # fmt: skip
     assert "gda on fashion-mnist: no tuned settings are committed" in text
-    record = figures(tmp_path)["table1/fashion-mnist/aspire-ease-tuned/0.json"]
+    record = figures(tmp_path)["table1/fashion-mnist/aspire-ease-tuned/0"]
     assert (record["method"], record["variant"]) == ("aspire-ease", "tuned")
     assert record["settings"] == best["settings"]
 
@@ -302,7 +325,8 @@ def test_seeds_and_budgets_of_the_plans():
     cells, _ = plans.cells("time", request, ["sc-ma"])
     assert {cell.seed for cell in cells} == {3, 7}
     assert {cell.delays for cell in cells} == {"spread"}
-    assert len({cell.path for cell in cells}) == len(cells) == 2 * len(plans.TIMES)
+    keys = {results.key_of(cell.plain()) for cell in cells}
+    assert len(keys) == len(cells) == 2 * len(plans.TIMES)
 
 
 def test_the_mean_of_folds_goes_through_lists_dicts_and_arrays():

@@ -23,11 +23,12 @@ from grpc import aio
 
 from aspire.federation import kits
 from aspire.federation.lines import Terms
-from aspire.federation.messages import MAJOR, METHOD, MINOR, Shape, shape_of
+from aspire.federation.messages import HELLO, MAJOR, METHOD, MINOR, Shape, shape_of
+from aspire.federation.method import sent
 from aspire.federation.server import Server
 from aspire.federation.site import Dialler
-from aspire.federation.wire_pb2 import FromSite, Hello, Settings, ToSite
-from aspire.methods.aspire_ease import aspire
+from aspire.federation.wire_pb2 import Hello, Settings, ToSite
+from aspire.methods.aspire_ease import consensus as aspire
 from aspire.problem import build
 from aspire.runtimes.driver import Driver, begin
 from aspire.runtimes.log import EventLog
@@ -114,16 +115,19 @@ def credentials(kit: kits.Kit) -> grpc.ChannelCredentials:
     return grpc.ssl_channel_credentials(kit.ca, kit.key, kit.certificate)
 
 
-def hello(site: str, **changed: Any) -> FromSite:
+def hello(site: str, **changed: Any) -> bytes:
     said = {"major": MAJOR, "minor": MINOR, "site": site, "parameters": 8, "dtype": "float32"}
-    return FromSite(hello=Hello(**(said | changed), file=b"f"))
+    return Hello(**(said | changed), file=b"f").SerializeToString()
 
 
-async def talk(port: int, trust: grpc.ChannelCredentials, said: Any) -> tuple[str, str]:
+async def talk(
+    port: int, trust: grpc.ChannelCredentials, greeting: bytes | None, said: Any
+) -> tuple[str, str]:
     """Say everything that `said` gives; it is handed each task that comes. How the line ended."""
     options = [("grpc.max_send_message_length", -1), ("grpc.use_local_subchannel_pool", 1)]
     async with aio.secure_channel(f"127.0.0.1:{port}", trust, options=options) as channel:
-        call = channel.stream_stream(METHOD)()
+        metadata = () if greeting is None else ((HELLO, greeting),)
+        call = channel.stream_stream(METHOD)(metadata=metadata)
         try:
             async for message in said(call):
                 raw = message if isinstance(message, bytes) else message.SerializeToString()
@@ -145,19 +149,19 @@ async def task(call: Any) -> ToSite:
 
 def main(folder: Path, names: list[str]) -> None:
     torch.set_num_threads(1)
-    work = Settings(local_steps=1, batch_size=64, preset="auto", pull_bound=BOUND)
+    work = Settings(batch_size=64, **sent(aspire(pull_bound=BOUND), own=False))
     server = Server(kits.read(folder / "server"), names, "127.0.0.1:0", Terms(SHAPE, work, b"f"))
     print(server.port, flush=True)  # noqa: T201
     method = aspire(pull_bound=BOUND)
     state = begin(method, Facts(len(names), linear_start()), 0)
-    driver = Driver(method, server, names, state, EventLog("off"), patience=2.0)
+    driver = Driver(method, server, names, state, EventLog("off"), patience=2.0, min_sites=2)
     enough = threading.Event()
     threading.Thread(target=lambda: (sys.stdin.readline(), enough.set()), daemon=True).start()
     driver.run(lambda s: enough.is_set())
     goal = driver.state.master.t + 30
     driver.run(lambda s: s.master.t >= goal)
     server.close()
-    found = {"t": state.master.t, "reports": state.reports, "refused": state.refused}
+    found = {"t": state.master.t, "reports": state.reports, "refused": state.breaches}
     found |= {"finite": bool(torch.isfinite(state.master.z).all()), "away": state.away}
     print(json.dumps(found), flush=True)  # noqa: T201
 

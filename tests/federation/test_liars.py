@@ -22,7 +22,7 @@ from aspire.federation.lines import Terms
 from aspire.federation.messages import shape_of
 from aspire.federation.server import Server
 from aspire.federation.wire_pb2 import Settings
-from aspire.methods.aspire_ease import aspire
+from aspire.methods.aspire_ease import consensus as aspire
 from aspire.methods.aspire_state import weights
 from aspire.problem import Problem, build
 from aspire.runtimes.driver import Driver, begin
@@ -75,7 +75,7 @@ def honest(folder: Path, problem: Problem) -> float:
 def trained(folder: Path, problem: Problem, lie: Any) -> float:
     """The worst accuracy of sites B to F after a run over real lines, checked at every step."""
     method, start = aspire(pull_bound=10.0), problem.flat.start
-    terms = Terms(shape_of(start), Settings(), b"f")
+    terms = Terms(shape_of(start), Settings(batch_size=64), b"f")
     server = Server(kits.read(folder / "server"), NAMES, "127.0.0.1:0", terms)
 
     def make(name: str) -> Any:

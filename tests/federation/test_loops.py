@@ -11,6 +11,7 @@ import pytest
 from aspire.federation import kits, server
 from aspire.federation.lines import Terms
 from aspire.federation.loops import Beside, InTurns
+from aspire.federation.method import sent
 from aspire.federation.wire_pb2 import Settings
 from aspire.methods import aspire
 from aspire.runtimes.driver import Driver, begin
@@ -92,7 +93,7 @@ def test_a_federation_trains_either_way(
     monkeypatch.setattr(server, "LONG", long)
     monkeypatch.setattr(server, "CORES", 1)
     kits.init(folder, names, ["localhost", "127.0.0.1"], 2)
-    work = Settings(local_steps=1, batch_size=64, preset="auto", pull_bound=parties.BOUND)
+    work = Settings(batch_size=64, **sent(aspire(pull_bound=parties.BOUND), own=False))
     terms = Terms(parties.SHAPE, work, b"f")
     carrier = server.Server(kits.read(folder / "server"), names, "127.0.0.1:0", terms)
     sites = parties.Sites(folder, names, partial(parties.local, names), parties.SHAPE, carrier.port)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -45,6 +46,19 @@ def data(name):
     x = torch.randn(200, 64, generator=seed)
     return x, x[:, :10].argmax(1)
 """
+
+
+VALIDATED = """
+def data(name):
+    seed = torch.Generator().manual_seed(ord(name))
+    x = torch.randn(250, 64, generator=seed)
+    y = x[:, :10].argmax(1)
+    noise = torch.randint(0, 10, (50,), generator=seed)  # its loss rises soon
+    return {"train": (x[:200], y[:200]), "val": (x[200:], noise)}
+"""
+
+
+VECTORS = ("--log", "vectors")  # a federation's reports cannot be computed again
 
 
 class Stage:
@@ -119,12 +133,36 @@ def replayed(stage: Stage) -> str:
     return ended(stage.start("replay", "run"))
 
 
+@pytest.mark.slow
+def test_a_run_stops_by_its_validation_parts_and_is_extended(stage: Stage) -> None:
+    """The server knows no data: what it selects and when it stops comes from the sites' answers."""
+    (stage.folder / "file.py").write_text(FILE + VALIDATED)
+    few = ("--evaluate-every", "20", "--patience-evaluations", "3", *VECTORS)
+    server = stage.server("--iterations", "100000", *few)
+    sites = [stage.site(name) for name in "abc"]
+    assert "the worst site has not improved for 3 evaluations" in ended(server)
+    assert all("The run is over" in ended(site) for site in sites)
+    first = stage.result()
+    assert first["ended_by"] == "patience_evaluations"
+    assert first["val_samples"] == [50, 50, 50]
+    assert first["selected"]["rule"] == "worst_loss"
+    assert first["selected"]["worst_val_loss"] == max(first["val_losses"])
+    total = first["iterations"] + 40
+    more = ("--iterations", str(total), "--patience-evaluations", "1000")
+    server = stage.start("resume", "run", *more)
+    sites = [stage.site(name) for name in "abc"]
+    assert f"{total} iterations" in ended(server)
+    assert all("The run is over" in ended(site) for site in sites)
+    assert stage.result()["ended_by"] == "iterations"
+    assert "bit for bit" in replayed(stage)
+
+
 def test_a_run(stage: Stage) -> None:
     """Each site loads its own data, once; all end; the log replays to the same bits."""
     pytest.importorskip("sklearn", reason="needs aspire-ease[demo]")
     (stage.folder / "file.py").write_text(FILE + DIGITS)
     scalars = ["--tensorboard"] if find_spec("tensorboard") else []
-    server = stage.server("--iterations", "900", "--evaluate-every", "300", *scalars)
+    server = stage.server("--iterations", "900", "--evaluate-every", "300", *VECTORS, *scalars)
     sites = [stage.site(name) for name in "abc"]
     said = ended(server)
     assert "worst site" in said
@@ -135,6 +173,10 @@ def test_a_run(stage: Stage) -> None:
     assert result["iterations"] == 900
     assert result["worst_accuracy"] > 0.6
     assert result["evaluated_on"] == "test"
+    assert result["train_losses"] == result["losses"]
+    assert all(0 < loss < 3 for loss in result["test_losses"])
+    assert result["train_samples"] == [200, 200, 200]
+    assert result["test_samples"] == [100, 99, 99]
     assert "bit for bit" in replayed(stage)
 
 
@@ -143,7 +185,7 @@ def test_long_vectors_replay_to_the_same_bits(stage: Stage) -> None:
     layers = "Linear(64, 999), torch.nn.Tanh(), torch.nn.Linear(999, 10)"
     wide = FILE.replace("Linear(64, 10)", f"Sequential(torch.nn.{layers})")
     (stage.folder / "file.py").write_text(wide + NOISE)
-    server = stage.server("--iterations", "150", "--batch-size", "20")
+    server = stage.server("--iterations", "150", "--batch-size", "20", *VECTORS)
     sites = [stage.site(name) for name in "abc"]
     ended(server)
     assert all("The run is over" in ended(site) for site in sites)
@@ -153,7 +195,7 @@ def test_long_vectors_replay_to_the_same_bits(stage: Stage) -> None:
 @pytest.mark.slow
 def test_killed_sites_and_a_killed_server_come_back(stage: Stage) -> None:
     """kill -9 of a site costs it one task; kill -9 of the server, what came after a checkpoint."""
-    server = stage.server("--iterations", "1500", "--checkpoint-seconds", "0.2")
+    server = stage.server("--iterations", "1500", "--checkpoint-seconds", "0.2", *VECTORS)
     sites = {name: stage.site(name) for name in "abc"}
     until(lambda: stage.iteration() > 100)
     sites["b"].kill()
@@ -169,15 +211,64 @@ def test_killed_sites_and_a_killed_server_come_back(stage: Stage) -> None:
     assert "bit for bit" in replayed(stage)
 
 
-def test_a_stopped_server_leaves_its_sites_waiting(stage: Stage) -> None:
+def invoked(stage: Stage, monkeypatch: pytest.MonkeyPatch, arguments: list[str]) -> Any:
+    from click.testing import CliRunner
+
+    from aspire.cli import main
+
+    monkeypatch.chdir(stage.folder)
+    return CliRunner().invoke(main, arguments)
+
+
+def test_a_stopped_server_leaves_its_sites_waiting(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its log is of level full, so nobody can compute its reports again."""
     server = stage.server("--iterations", "100000")
     site = stage.site("a")
     others = [stage.site(name) for name in "bc"]
     until(lambda: stage.iteration() > 20)
     server.send_signal(signal.SIGTERM)
-    assert "Interrupted: stopped after" in ended(server, 130)
+    said = ended(server, 130)
+    assert "Interrupted: stopped after" in said
+    assert said.endswith("; continue with: aspire resume run\n")
     time.sleep(0.5)
     assert all(process.poll() is None for process in (site, *others))
+    done = invoked(stage, monkeypatch, ["replay", "run"])
+    assert done.exit_code == 2
+    assert "draw their batches by secret keys, so their reports cannot be computed" in done.output
+
+
+def test_a_run_does_not_start_without_its_sites(stage: Stage) -> None:
+    """All that are listed, unless --min-sites says fewer; who is missing is named."""
+    server = stage.server("--iterations", "50", "--patience", "3")
+    stage.site("b")
+    said = ended(server, 2)
+    found = re.search(r"min_sites=3: after 3 s the first answer of (.*) is missing", said)
+    assert found is not None
+    assert {"a", "c"} <= set(found[1].split(", ")) <= {"a", "b", "c"}
+    assert not (stage.folder / "run" / "result.json").exists()
+
+
+def test_sites_that_are_away_stop_no_run_and_are_named(stage: Stage) -> None:
+    """c never comes; b hangs, so that the run waits for it, and is taken off the list."""
+    server = stage.server("--iterations", "4000", "--min-sites", "2", "--staleness", "20")
+    sites = {name: stage.site(name) for name in "ab"}
+    until(lambda: stage.iteration() > 100)
+    sites["b"].send_signal(signal.SIGSTOP)
+    (stage.folder / "kits" / "server" / "sites.txt").write_text("a\n")
+    said = ended(server)
+    assert "The run is over" in ended(sites["a"])
+    c, b = stage.result()["absences"]
+    assert c == {"site": "c", "from": 0, "to": None, "reason": "was not here at the start"}
+    assert (b["site"], b["to"]) == ("b", None)
+    assert 100 < b["from"] < 4000
+    assert "AWAY: site c, from iteration 0 to the end: was not here at the start" in said
+    assert f"AWAY: site b, from iteration {b['from']} to the end: {b['reason']}" in said
+    assert [row.split()[1:3] for row in said.splitlines() if row.startswith(("b ", "c "))] == [
+        ["0.000", "-"],
+        ["0.000", "-"],
+    ]
 
 
 def test_a_site_off_the_list_is_cut_off_and_a_second_process_replaces_the_first(
@@ -217,11 +308,6 @@ def test_a_site_off_the_list_is_cut_off_and_a_second_process_replaces_the_first(
 def test_bad_arguments_are_one_sentence(
     stage: Stage, arguments: list[str], sentence: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from click.testing import CliRunner
-
-    from aspire.cli import main
-
-    monkeypatch.chdir(stage.folder)
-    result = CliRunner().invoke(main, arguments)
+    result = invoked(stage, monkeypatch, arguments)
     assert result.exit_code == 2
     assert sentence in result.output

@@ -108,7 +108,7 @@ def model():
     return torch.nn.Linear({inputs}, 1)
 
 def site(name):
-    return torch.ones(2, {inputs}), torch.ones(2, 1)
+    return torch.ones(8, {inputs}), torch.ones(8, 1)
 """
 
 

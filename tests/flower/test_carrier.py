@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,7 @@ import torch
 
 pytest.importorskip("flwr", reason="needs the extra: pip install 'aspire-ease[flower]'")
 
-from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
@@ -19,10 +21,12 @@ from flwr.supercore.task_identity import TaskIdentity
 from aspire.flower.apps import client_app, options_of, train_over
 from aspire.flower.carrier import TRIES, GridCarrier
 from aspire.flower.messages import from_report, from_task, to_report, to_task
-from aspire.runtimes.driver import Back, Gone
-from aspire.train import replay
+from aspire.methods import aspire
+from aspire.runtimes.carrier import Back, Gone
+from aspire.train import Job, replay
 from aspire.train.file import job_of, read
 from aspire.types import Report, Task
+from tests.method_files import METHODS, OWN, PROBLEM
 
 FILE = """
 import torch
@@ -126,13 +130,13 @@ def test_a_message_of_another_kind_is_refused(change: dict[str, Any], sentence: 
 
 
 def test_a_matrix_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"w of shape \(2, 2\)"):
+    with pytest.raises(ValueError, match=r"'w' of shape \(2, 2\)"):
         to_report(from_report(Report(0, 0, {"w": torch.zeros(2, 2)})))
 
 
 def test_nodes_are_found_by_name_and_answer(file: Path) -> None:
     grid = Here(client_app(file), {11: {"site": "east"}, 12: {"partition-id": 0}}, {})
-    carrier = GridCarrier(grid, ["north", "east"])
+    carrier = GridCarrier(grid, ["north", "east"], aspire().kinds)
     found = carrier.receive(0.0)
     assert sorted(a.worker for a in found if isinstance(a, Back)) == [0, 1]
     assert carrier.nodes == {0: 12, 1: 11}
@@ -179,6 +183,65 @@ def test_a_node_that_leaves_is_gone_and_another_takes_its_name(file: Path) -> No
     assert len(grid.waiting) == 0
 
 
+def spoilt(records: RecordDict) -> Iterable[RecordDict]:
+    """An answer with one thing wrong, each time another."""
+    for about in (
+        {},
+        {"worker": "1", "task": 0},
+        {"worker": 1, "task": 7},
+        {"worker": 0, "task": 0},
+    ):
+        changed = RecordDict(dict(records))
+        changed["about"] = ConfigRecord({"protocol": 1, **about})
+        yield changed
+    for data in (b"", b"\x93NUMPY\x01\x00", bytes(100)):
+        changed = RecordDict(dict(records))
+        changed["vectors"] = ArrayRecord({"w": Array("float32", (8,), "numpy.ndarray", data)})
+        yield changed
+
+
+def test_an_answer_that_is_no_report_is_a_breach(file: Path) -> None:
+    grid = Here(client_app(file), {11: {"site": "east"}}, {})
+    carrier = GridCarrier(grid, ["north", "east"])
+    carrier.receive(0.0)
+    for records in spoilt(from_report(Report(1, 0, {}, {"loss": 1.0}))):
+        grid.serve = lambda message, records=records: Message(records, reply_to=message)
+        carrier.send([probe(1)])
+        (arrival,) = carrier.receive(0.0)
+        assert isinstance(arrival, Gone)
+        assert arrival.breach
+
+
+def test_a_refused_site_comes_back_unless_it_stays_out(file: Path) -> None:
+    now = [0.0]
+    grid = Here(client_app(file), {11: {"site": "east"}}, {})
+    carrier = GridCarrier(grid, ["north", "east"], clock=lambda: now[0])
+    assert carrier.receive(0.0) == [Back(1)]
+    for for_good in (False, True):
+        carrier.dismiss(1, "a loss of 1e300", for_good=for_good)
+        now[0] += 10
+        assert carrier.receive(0.0) == ([] if for_good else [Back(1)])
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"kind": "other"}, "kind 'other': expected one of probe, step"),
+        ({"kind": "evaluate"}, "evaluate with a negative id"),
+        ({"scalars": {}}, "incomplete, expected draws"),
+        ({"scalars": {"draws": 0.0, "x": 1.0}}, "too much, expected draws"),
+        ({"scalars": {"draws": -1.0}}, "draws=-1: expected a number from 0"),
+        ({"vectors": {"w": torch.full((8,), float("nan"))}}, "w with values that are not finite"),
+        ({"vectors": {"w": torch.zeros(9)}}, r"w of shape \(9,\)"),
+    ],
+)
+def test_a_task_out_of_range_is_not_done(change: dict[str, Any], sentence: str, file: Path) -> None:
+    grid = Here(client_app(file), {11: {"site": "east"}}, {})
+    task = dataclasses.replace(probe(1), **change)
+    with pytest.raises(ValueError, match=f"the ServerApp sent task 0 with .*{sentence}"):
+        grid.serve(Message(from_task(task), 11, "train"))
+
+
 def test_a_task_for_another_site_is_not_done(file: Path) -> None:
     grid = Here(client_app(file), {11: {"site": "east"}}, {})
     message = Message(from_task(probe(0)), 11, "train")
@@ -193,9 +256,14 @@ def test_a_task_for_another_site_is_not_done(file: Path) -> None:
         ({"iterations": "many"}, "config iterations='many': expected a int"),
     ],
 )
-def test_a_bad_config_is_refused(config: dict[str, Any], sentence: str) -> None:
+def test_a_bad_config_is_refused(config: dict[str, Any], sentence: str, file: Path) -> None:
     with pytest.raises(ValueError, match=sentence):
-        options_of(config)
+        options_of(config, read(file))
+
+
+def job_without_data(file: Path, config: dict[str, Any]) -> Job:
+    source = read(file)
+    return job_of(source, options_of(config, source)[0], only=[])
 
 
 def test_a_whole_run_equals_its_replay(file: Path, tmp_path: Path) -> None:
@@ -207,8 +275,59 @@ def test_a_whole_run_equals_its_replay(file: Path, tmp_path: Path) -> None:
     assert run.evaluated_on == "train"
     assert run.worst_accuracy is not None
     assert run.worst_accuracy > 0.5
-    events, _ = replay(tmp_path / "run", job_of(read(file), options_of(config)[0], only=[]))
+    assert run.test_losses is None
+    assert (run.train_samples > 0).all()
+    events, _ = replay(tmp_path / "run", job_without_data(file, config))
     assert events == 14  # two probes, twelve steps
+
+
+@pytest.mark.parametrize("text", [*METHODS, None])
+def test_any_method_runs_and_replays(text: str | None, file: Path, tmp_path: Path) -> None:
+    """Named in the run's config; without that, a whole method that FILE.py holds."""
+    file.write_text(OWN if text is None else PROBLEM)
+    config: dict[str, Any] = {"iterations": 30, "batch-size": 8, "out": str(tmp_path / "run")}
+    if text is not None:
+        config["method"] = text
+    grid = Here(client_app(file), {11: {"site": "a"}, 12: {"partition-id": 1}}, config)
+    run = train_over(grid, file, config)
+    assert run.iterations == 30
+    assert run.method == ("mine" if text is None else text.partition("(")[0])
+    assert run.worst_accuracy is not None
+    assert run.worst_accuracy > 0.5
+    source = json.loads((tmp_path / "run" / "run.json").read_text())["source"]
+    replay(tmp_path / "run", job_of(read(file), source["options"], only=[]))
+
+
+def test_local_steps_are_fifty_where_a_method_has_them(file: Path) -> None:
+    source = read(file)
+    for config, steps in (
+        ({}, 50),
+        ({"local-steps": 3}, 3),
+        ({"method": "fedavg"}, 50),
+        ({"method": "fedavg(local_steps=2)"}, None),
+        ({"method": "fedavg", "local-steps": 4}, 4),
+        ({"method": "afl"}, None),
+    ):
+        assert options_of(config, source)[0]["local_steps"] == steps
+        job_of(source, options_of(config, source)[0], only=[])
+    said = options_of({"method": "afl", "local-steps": 2}, source)[0]
+    with pytest.raises(ValueError, match="afl has no local_steps"):
+        job_of(source, said, only=[])
+    file.write_text(OWN)
+    assert options_of({}, read(file))[0]["local_steps"] is None
+
+
+def test_an_ended_run_is_extended(file: Path, tmp_path: Path) -> None:
+    config: dict[str, Any] = {"iterations": 6, "local-steps": 2, "evaluate-every": 3}
+    grid = Here(client_app(file), {11: {"site": "east"}, 12: {"site": "north"}}, config)
+    train_over(grid, file, config | {"out": str(tmp_path / "run")})
+    run = train_over(grid, file, config | {"resume": str(tmp_path / "run"), "extend": 10})
+    assert run.iterations == 10
+    assert run.history[-1]["t"] == 10
+    events, _ = replay(
+        tmp_path / "run", job_of(read(file), options_of(config, read(file))[0], only=[])
+    )
+    assert events == 12
 
 
 def test_a_run_whose_superlink_went_away_is_resumed(file: Path, tmp_path: Path) -> None:
@@ -221,5 +340,5 @@ def test_a_run_whose_superlink_went_away_is_resumed(file: Path, tmp_path: Path) 
     run = train_over(grid, file, config | {"resume": str(tmp_path / "run")})
     assert run.iterations == 10
     assert len(grid.sent) - 11 < 2 + 2 + 10 + 2  # it went on where it was, not from the start
-    events, _ = replay(tmp_path / "run", job_of(read(file), options_of(config)[0], only=[]))
+    events, _ = replay(tmp_path / "run", job_without_data(file, config))
     assert events == 12

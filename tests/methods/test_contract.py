@@ -75,13 +75,26 @@ def test_absorb_on_a_snapshot_leaves_the_original_alone(name: str) -> None:
     assert digest(copy) != before
 
 
+BAD_NUMBERS = (
+    *(("loss", x) for x in (float("nan"), float("inf"), -float("inf"), 2e12, -2e12, 1e300)),
+    *(("curvature", x) for x in (-1e-300, -1.0, float("nan"), 1e31)),
+    *(("slope", x) for x in (-1e-300, -1.0, float("inf"))),
+    *((name, x) for name in ("gradients", "samples") for x in (-1.0, 0.5, 1e18, float("nan"))),
+    *((name, 1.0) for name in ("worker", "n", "event", "x", "", 'a": 1, "b', "a\nb")),
+)
+
+
 def spoilt(report: Report) -> Iterator[Report]:
     """The same report with one thing wrong."""
     yield dataclasses.replace(report, worker=SITES)
     yield dataclasses.replace(report, worker=-1)
     yield dataclasses.replace(report, task=report.task + 1000)
-    for bad in (float("nan"), float("inf")):
-        yield dataclasses.replace(report, scalars={**report.scalars, "loss": bad})
+    for name, bad in BAD_NUMBERS:
+        yield dataclasses.replace(report, scalars={**report.scalars, name: bad})
+    for name in ("gradients", "samples"):
+        fewer = {k: v for k, v in report.scalars.items() if k != name}
+        yield dataclasses.replace(report, scalars=fewer)
+    yield dataclasses.replace(report, vectors={**report.vectors, "x": torch.zeros(8)})
     for key, vector in report.vectors.items():
         worse = vector.clone()
         worse[1] = float("nan")

@@ -40,6 +40,20 @@ def test_no_point_of_the_set_is_nearer(kind, seed):
     assert P.value(x - p) - (x - p) @ p <= 1e-9 * (1 + np.abs(x).max())
 
 
+@pytest.mark.parametrize("kind", [Simplex, Box, CVaR, TotalVariation, CDNorm])
+@given(seed=st.integers(0, 10**6), size=st.sampled_from([1e7, 1e12, 1e18, 1e300]))
+def test_huge_numbers_stay_in_the_set(kind, seed, size):
+    """One coordinate is far above or below: it gets all that the set allows it, or nothing."""
+    rng = np.random.default_rng(seed)
+    n = int(rng.integers(2, 9))
+    P, x, sign = made(kind, n, rng), rng.standard_normal(n), rng.choice([-1.0, 1.0])
+    x[0] += sign * size
+    p = project(P, x)
+    assert P.contains(p, tol=1e-9)
+    far = np.where(np.arange(n) == 0, sign, 0.0)
+    assert far @ p == pytest.approx(P.value(far), abs=1e-6)
+
+
 def test_a_point_of_the_set_stays():
     P = CDNorm([0.2, 0.3, 0.5], [0.1, 0.2, 0.3], 2.0)
     p = P.worst_case([3.0, 1.0, 2.0])

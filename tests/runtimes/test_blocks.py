@@ -221,7 +221,7 @@ def test_groups_and_threads_change_no_byte(dtype, way, monkeypatch):
         simulation = begin(made, quorum=6)
         simulation.evaluate = Evaluator(simulation.method, made, threads=threads)
         blocks.run(simulation, lambda s: s.master.t >= 60, last=60, every=25)
-        found.append((simulation.log.state(), log.digest(simulation.master)))
+        found.append((simulation.log.place(), log.digest(simulation.master)))
     assert found == [found[0]] * 4
 
 
@@ -233,13 +233,14 @@ def test_who_looks_for_the_whole_state_changes_no_byte(every, way):
             begin(made, quorum=2), lambda s: s.master.t >= 80, last=80, every=every,
             whole=lambda wants=wants: wants,
         )  # fmt: skip
-        ends.append((simulation.log.state(), log.digest(simulation.master)))
+        ends.append((simulation.log.place(), log.digest(simulation.master)))
     assert ends[0] == ends[1]
 
 
 LIES = {
     "honest": None,
     "loud": Lie(loss=3.0),
+    "deafening": Lie(loss=1e9),
     "backwards": Lie(gradient=-5.0),
     "scaled": Lie(model=1.5),
     "far": Lie(model=0.0, plus=torch.full((122,), 0.7, dtype=torch.float64)),
@@ -294,10 +295,10 @@ def test_planes_without_a_limit_and_more_than_there_is_room_for(monkeypatch):
 
 def test_the_same_log_again_and_another_one_for_another_run(way):
     made = problem(6)
-    found = [by_blocks(made, steps, quorum=2).log.state() for steps in (80, 80, 81)]
+    found = [by_blocks(made, steps, quorum=2).log.place() for steps in (80, 80, 81)]
     assert found[0] == found[1]
-    assert found[0]["sha256"] != found[2]["sha256"]
-    lengths = [by_blocks(made, 80, every=k, quorum=2).log.state() for k in (7, 80)]
+    assert found[0].sha256 != found[2].sha256
+    lengths = [by_blocks(made, 80, every=k, quorum=2).log.place() for k in (7, 80)]
     assert lengths[0] == lengths[1]
 
 
@@ -356,7 +357,14 @@ def test_the_card_gives_what_the_simulator_gives(n, quorum, scale):
     given = {"quorum": quorum, "preset": Auto(stride=1.3)}
     a, b = by_blocks(card, 60, **given), by_events(host, 60, **given)
     assert_same(a, b, 1e-4)
-    assert a.log.state() == by_blocks(card, 60, **given).log.state()
+    assert a.log.place() == by_blocks(card, 60, **given).log.place()
+
+
+@pytest.mark.parametrize("run", [by_blocks, by_events])
+def test_a_loss_beyond_all_bounds_stops_the_run(way, run):
+    """Finite, and far above 1e12: event by event it is refused, and blocks do not go on either."""
+    with pytest.raises(simulator.Stopped, match=r"out of range|was refused after"):
+        run(problem(7, scale=10.0), 40, preset=Auto(stride=1e15))
 
 
 def test_a_run_that_overflows_is_stopped_in_words(way):

@@ -12,9 +12,13 @@ import torch
 
 from aspire.methods import aspire, central, fedavg
 from aspire.runtimes import checkpoint, log, rundir
-from aspire.runtimes.driver import Back, Driver, Gone, begin
+from aspire.runtimes.carrier import Back, Gone, Turn
+from aspire.runtimes.driver import Drive, Driver, begin
+from aspire.runtimes.errors import Stopped
+from aspire.runtimes.folder import RunFolder
 from aspire.runtimes.log import EventLog, digest
 from aspire.runtimes.serve import NoState, serve
+from aspire.runtimes.status import status
 from aspire.sets import CDNorm
 from aspire.train import Interrupted, prepare, replay, resume, train
 from aspire.train.engines import crew_and_job, drive
@@ -114,10 +118,12 @@ def test_status_says_where_the_run_stands(tmp_path):
     assert status["worst_site"] in {"s0", "s1", "s2", "s3"}
 
 
-@pytest.mark.parametrize("name", ["stationarity", "absences", "delays"])
-def test_what_is_simulated_is_refused_on_an_engine(name):
+@pytest.mark.parametrize(
+    ("name", "value"), [("stationarity", True), ("absences", ["x"]), ("delays", ["x"])]
+)
+def test_what_is_simulated_is_refused_on_an_engine(name, value):
     with pytest.raises(ValueError, match=f"{name} belongs to the simulator"):
-        train(linear(), blobs(), engine=ThreadEngine(), **QUICK, **{name: ["x"]})
+        train(linear(), blobs(), engine=ThreadEngine(), **QUICK, **{name: value})
 
 
 # ---------------------------------------------------------------- what a carrier may do
@@ -129,7 +135,7 @@ def test_duplicates_are_dropped(tmp_path):
     tasks = [e["task"] for e in events_of(tmp_path / "r") if e["event"] == "report"]
     assert len(tasks) == len(set(tasks))
     status = json.loads((tmp_path / "r" / "status.json").read_text())
-    assert status["dropped"] > 20
+    assert sum(site["late"] for site in status["sites"]) > 20
     same_state(tmp_path / "r")
 
 
@@ -156,12 +162,13 @@ def test_a_new_process_costs_one_task(tmp_path):
         return [report]
 
     carrier = Threads(crew, changed)
-    drive(job, carrier, folder=tmp_path, patience=30.0)
+    with RunFolder(tmp_path) as folder:
+        drive(job, carrier, folder=folder, patience=30.0)
     carrier.close()
     assert seen["n"] > 30
     assert {e["event"] for e in events_of(tmp_path)} == {"report"}
     events, end = log.read(tmp_path / log.NAME)
-    rundir.write_json(tmp_path / rundir.RUN, {"log": "full", "engine": {}})
+    rundir.write_json(tmp_path / rundir.RUN, {"log": "full", "engine": {}, "sites": []})
     assert same_state(tmp_path) == (len(events), end["state"])
 
 
@@ -195,19 +202,22 @@ class Silent:
     """A carrier that only notes what it was given."""
 
     def __init__(self):
-        self.sent = []
+        self.sent, self.dismissed = [], []
 
     def send(self, tasks):
         self.sent += tasks
 
+    def dismiss(self, worker, reason, *, for_good):
+        self.dismissed.append((worker, for_good))
 
-def quiet_driver(method=None, path=None):
+
+def quiet_driver(method=None, path=None, **limits):
     job = whole_job(**({} if method is None else {"method": method}))
     clock, carrier = Clock(), Silent()
     state = begin(job.method, job.problem.facts(), 0)
     names = job.problem.names
     trail = EventLog("full", path)
-    driver = Driver(job.method, carrier, names, state, trail, patience=10.0, clock=clock)
+    driver = Driver(job.method, carrier, names, state, trail, patience=10.0, clock=clock, **limits)
     driver.send_again(range(4))
     return job, driver, carrier, clock
 
@@ -221,34 +231,78 @@ def answer(job, driver, j):
 
 
 def test_the_silent_leave_and_the_late_return():
-    job, driver, carrier, clock = quiet_driver()
+    job, driver, carrier, _clock = quiet_driver(min_sites=3)
     probe = answer(job, driver, 3)
-    for j in range(3):
+    for j in range(2):
         driver.take(answer(job, driver, j))
-    assert driver.state.master.t == 0  # the constants wait for the fourth
-    clock.now = 11.0
-    driver.notice_silence()
+    assert driver.state.master.t == 0  # the constants wait for a third
+    assert driver.state.away == {}
+    driver.take(answer(job, driver, 2))
     assert list(driver.state.away) == [3]
     assert driver.state.master.present.tolist() == [True, True, True, False]
     driver.take(answer(job, driver, 0))
     assert driver.state.master.t == 1
     driver.take(probe)  # late: dropped, but it is back
     assert driver.state.away == {}
-    assert driver.state.dropped == 1
+    assert driver.state.late == [0, 0, 0, 1]
     assert carrier.sent[-1].kind == "probe"
     assert carrier.sent[-1].id != probe.task
     driver.take(answer(job, driver, 3))
     assert driver.state.master.present.all()
 
 
+def test_before_the_start_only_those_that_answered_are_here():
+    job, driver, _carrier, _clock = quiet_driver()
+    driver.take(answer(job, driver, 1))
+    driver.take(Gone(2, "its disk is full"))
+    away = [site["away"] for site in status(driver, 0.0)["sites"]]
+    assert away == ["has not answered yet", None, "its disk is full", "has not answered yet"]
+    assert [site["alive"] for site in status(driver, 0.0)["sites"]] == [False, True, False, False]
+    for j in (0, 2, 3):
+        driver.take(answer(job, driver, j))
+    assert all(site["alive"] for site in status(driver, 0.0)["sites"])
+
+
 def test_nobody_is_hurried_who_has_just_got_a_task():
     job, driver, _carrier, clock = quiet_driver()
+    for j in range(4):
+        driver.take(answer(job, driver, j))
     clock.now = 9.0
-    driver.take(answer(job, driver, 0))  # has no task now, and may wait for ever
+    driver.take(answer(job, driver, 0))
     clock.now = 10.5
     driver.notice_silence()
     assert sorted(driver.state.away) == [1, 2, 3]
     assert 0 not in driver.state.away
+
+
+def test_who_waits_for_others_is_not_silent():
+    """Tasks that wait for their turn, and questions that do, cost their workers nothing."""
+    job, driver, _carrier, clock = quiet_driver(aspire(staleness=2), deadline=4.0)
+    for j in range(4):
+        driver.take(answer(job, driver, j))
+    driver.ask(job.problem.flat.start, {"t": 0})
+    ids = {j: task.id for j, task in driver.state.hands.items()}
+    clock.now = 9.0
+    driver.take(Turn(0, ids[0], 9.0, ((1, ids[1]), (1, -1), (2, ids[2]))))
+    assert driver.sent[:2] == [9.0, 0.0]
+    clock.now = 10.5
+    driver.notice_silence()
+    assert list(driver.state.away) == [3]  # neither had a turn nor waits for one
+    assert driver.answered() == []  # the question to s1 was still waiting at 9.0
+    driver.take(Report(0, -1, {}, {"loss": 1.0, "samples": 9.0}))
+    clock.now = 19.5
+    assert len(driver.answered()) == 1
+
+
+def test_a_start_that_goes_on_is_waited_for():
+    _job, driver, _carrier, clock = quiet_driver()
+    for now in (9.0, 18.0, 27.0):
+        clock.now = now
+        driver.take(Turn(0, driver.state.hands[0].id, now, ((1, 1),)))
+        driver.notice_silence()
+    clock.now = 37.5
+    with pytest.raises(Stopped, match="min_sites=4"):
+        driver.notice_silence()
 
 
 def test_gone_and_back():
@@ -302,21 +356,183 @@ def test_a_method_that_cannot_miss_anybody_waits():
     assert [t.worker for t in carrier.sent[before:]] == [0]
 
 
+def test_a_refused_site_that_nobody_can_miss_ends_the_run():
+    job, driver, _carrier, _clock = quiet_driver(central())
+    for j in range(4):
+        driver.take(answer(job, driver, j))
+    said = answer(job, driver, 1)
+    with pytest.raises(Stopped, match=r"what site s1 said was refused .* cannot go on without it"):
+        driver.take(replace(said, scalars={**said.scalars, "loss": 1e300}))
+
+
+SPOILT = {
+    "incomplete": lambda said: replace(said, scalars={"loss": 1.0}),
+    "no vector": lambda said: replace(said, vectors={}),
+    "a name of the log": lambda said: replace(said, scalars={**said.scalars, "worker": 0.0}),
+    "a line of the log": lambda said: replace(
+        said, scalars={**said.scalars, 'x"}\n{"event": "left", "worker": 0}\n{"y': 0.0}
+    ),
+    "a huge loss": lambda said: replace(said, scalars={**said.scalars, "loss": 1e18}),
+    "a negative curvature": lambda said: replace(said, scalars={**said.scalars, "curvature": -1.0}),
+}
+
+
+@pytest.mark.parametrize("spoil", SPOILT.values(), ids=SPOILT)
+def test_three_breaches_and_a_site_stays_out(tmp_path, spoil):
+    """Every way to leave costs the same; the log has nothing that a site has named."""
+    job, driver, carrier, _clock = quiet_driver(path=tmp_path / "events.jsonl")
+    for j in range(4):
+        driver.take(answer(job, driver, j))
+    for strike in range(1, 4):
+        driver.take(spoil(answer(job, driver, 1)))
+        assert driver.state.breaches == [0, strike, 0, 0]
+        assert carrier.dismissed[-1] == (1, strike == 3)
+        assert list(driver.state.away) == [1]
+        driver.take(Back(1))
+        if strike < 3:
+            driver.take(answer(job, driver, 1))  # its probe
+    assert list(driver.state.away) == [1]
+    assert 1 not in driver.state.hands
+    driver.take(answer(job, driver, 0))
+    lines = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
+    assert {"worker": 1}.items() <= next(x for x in lines if "refused" in x)["refused"].items()
+    names = {name for line in lines for name in line}
+    assert names <= {
+        *("n", "time", "event", "worker", "task", "vectors", "refused", "reason"),
+        *("gradients", "samples", "loss", "curvature", "slope"),
+    }
+
+
+FIGURES = {
+    "accuracy": (2.0, -0.1, float("nan")),
+    "loss": (1e13, float("inf"), -1e300),
+    "test_loss": (1e13, float("nan")),
+    "samples": (0.5, -1.0, 1e13),
+    "test": (0.5, 2.0),
+    "name": (1.0,),
+}
+
+
+@pytest.mark.parametrize(("name", "value"), [(k, v) for k, vs in FIGURES.items() for v in vs])
+def test_evaluation_figures_out_of_range_are_a_breach(name, value):
+    job, driver, carrier, _clock = quiet_driver()
+    for j in range(4):
+        driver.take(answer(job, driver, j))
+    driver.ask(job.problem.flat.start, {"t": 0})
+    good = {"loss": 1.0, "samples": 9.0, "accuracy": 0.5, "test": 1.0}
+    driver.take(Report(0, -1, {}, good | {name: value}))
+    assert driver.state.breaches == [1, 0, 0, 0]
+    assert carrier.dismissed == [(0, False)]
+    driver.take(Report(1, -1, {}, good))
+    assert driver.state.asked[0].answers == {0: {}, 1: good}
+    driver.take(Report(1, -1, {}, good))  # once more: it counts once
+    assert driver.state.late == [0, 1, 0, 0]
+
+
+def test_who_is_refused_before_the_start_is_away_when_it_comes():
+    """Its probe was in its range, what it said next was not."""
+    job, driver, _carrier, _clock = quiet_driver(min_sites=3)
+    driver.take(answer(job, driver, 3))
+    driver.take(Gone(3, "it reports task 99: it was never given it", breach=True))
+    for j in range(2):
+        driver.take(answer(job, driver, j))
+    assert driver.state.started
+    assert sorted(driver.state.away) == [2, 3]
+    assert driver.state.master.present.tolist() == [True, True, False, False]
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e13])
+def test_a_task_out_of_range_ends_the_run_and_blames_nobody(value):
+    job, driver, carrier, _clock = quiet_driver()
+    for j in range(4):
+        driver.take(answer(job, driver, j))
+    driver.state.master.sum_w[0] = value * 1e6
+    before, said = len(carrier.sent), answer(job, driver, 2)
+    with pytest.raises(Stopped, match="diverged after 1 iterations: the next task of site s2 has"):
+        driver.take(said)
+    assert len(carrier.sent) == before
+    assert driver.state.breaches == [0, 0, 0, 0]
+
+
+# ---------------------------------------------------------------- who is waited for
+
+
+def test_a_run_does_not_start_with_too_few():
+    job, driver, _carrier, clock = quiet_driver(min_sites=3)
+    for j in (0, 2):
+        driver.take(answer(job, driver, j))
+    assert driver.waiting() == [1, 3]
+    clock.now = 9.9
+    assert driver.notice_silence() == []
+    clock.now = 10.1
+    with pytest.raises(Stopped, match="min_sites=3: after 10 s the first answer of s1, s3 is miss"):
+        driver.notice_silence()
+
+
+def test_a_deadline_in_multiples_of_the_others_median():
+    job, driver, _carrier, clock = quiet_driver(aspire(staleness=6), deadline=4.0)
+    for j in range(4):
+        driver.take(answer(job, driver, j))
+    for _ in range(2):
+        clock.now += 2.0  # s0, s1 and s2 take two seconds each, s3 has not answered
+        for j in range(3):
+            driver.take(answer(job, driver, j))
+    assert driver.state.master.t == 5  # the sixth step needs s3
+    assert driver.waiting() == [3]
+    clock.now = 7.9
+    driver.notice_silence()
+    assert not driver.state.away
+    clock.now = 8.1  # four times two seconds, and less than the patience
+    driver.notice_silence()
+    assert driver.state.away == {3: "took 4 times as long as the others usually do"}
+    assert driver.waiting() == []
+    (absence,) = driver.state.absences
+    assert (absence["site"], absence["to"]) == (3, None)
+
+
+def test_nobody_is_left_behind_who_is_not_waited_for():
+    job, driver, _carrier, clock = quiet_driver(aspire(), deadline=2.0)
+    for j in range(4):
+        driver.take(answer(job, driver, j))
+    for _ in range(3):
+        clock.now += 2.0
+        driver.take(answer(job, driver, 0))
+    driver.notice_silence()
+    assert not driver.state.away
+
+
 def test_evaluations_wait_for_the_present_only():
     job, driver, _carrier, clock = quiet_driver()
     for j in range(4):
         driver.take(answer(job, driver, j))
     driver.ask(job.problem.flat.start, {"t": 0})
     for j in (0, 1):
-        driver.take(Report(j, -1, {}, {"loss": 1.0}))
+        driver.take(Report(j, -1, {}, {"loss": 1.0, "samples": 9.0}))
     assert driver.answered() == []
     driver.take(Gone(2, "x"))
-    driver.take(Report(3, -1, {}, {"loss": 3.0}))
+    driver.take(Report(3, -1, {}, {"loss": 3.0, "samples": 9.0}))
     (found,) = driver.answered()
     assert sorted(found.answers) == [0, 1, 3]
     driver.ask(job.problem.flat.start, {"t": 0})
     clock.now = 11.0  # nobody answers for too long
     assert len(driver.answered()) == 1
+
+
+def test_answers_beside_the_last_report_are_heard():
+    """All that arrives at once is taken in turn; what comes after the last event is not lost."""
+    job, driver, carrier, _clock = quiet_driver()
+    for j in range(4):
+        driver.take(answer(job, driver, j))
+    driver.ask(job.problem.flat.start, {"t": 0})
+    said = [Report(j, -1, {}, {"loss": 1.0, "samples": 9.0}) for j in range(4)]
+    carrier.receive = lambda timeout: [said[0], answer(job, driver, 2), *said[1:]]
+    driver.run(lambda state: state.master.t >= 1)
+    assert driver.answered() == []
+    carrier.receive = lambda timeout: []
+    for arrival in driver.receive():
+        driver.listen(arrival)
+    (found,) = driver.answered()
+    assert sorted(found.answers) == [0, 1, 2, 3]
 
 
 # ---------------------------------------------------------------- stop, kill, resume
@@ -365,12 +581,12 @@ def test_what_came_after_the_last_checkpoint_is_done_again(tmp_path):
 
 def test_the_driver_is_in_the_checkpoint(tmp_path):
     stopped_run(tmp_path / "r")
-    state = checkpoint.latest(tmp_path / "r")
-    held = state["drive"]
-    assert set(held.hands) == {0, 1, 2, 3}
-    assert held.gradients > 4 * 13
-    assert state["log"]["count"] == len(events_of(tmp_path / "r"))
-    assert sum(held.reports) == state["log"]["count"]
+    newest = checkpoint.files(tmp_path / "r")[0]
+    saved = checkpoint.read(newest, whole_job().expected(Drive))
+    assert set(saved.state.hands) == {0, 1, 2, 3}
+    assert saved.state.gradients > 4 * 13
+    assert saved.log.count == len(events_of(tmp_path / "r"))
+    assert sum(saved.state.reports) == saved.log.count
 
 
 class Full:
@@ -397,10 +613,10 @@ def test_a_log_waits_for_room_on_the_disk(tmp_path, caplog):
         for one in (trail, whole):
             one.add(float(n), Report(0, n, {}, {"loss": 1.0}))
     assert caplog.text.count("waits for room") == 1
-    with pytest.raises(OSError, match="could not be written"):
-        trail.state()  # so no checkpoint counts on what is not there
+    with pytest.raises(OSError, match="No space left"):
+        trail.place()  # so no checkpoint counts on what is not there
     full.left = 10**6
     for one in (trail, whole):
         one.add(10.0, Report(0, 10, {}, {"loss": 1.0}))
-    assert trail.state() == whole.state()
+    assert trail.place() == whole.place()
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()

@@ -12,9 +12,9 @@ from torch import nn
 from aspire import LogNormal, native, sites
 from aspire.core.presets import NETWORK, USUAL
 from aspire.methods import aspire
-from aspire.methods.aspire_state import Rules
 from aspire.problem import build
 from aspire.runtimes import simulator
+from aspire.runtimes.blocks import rules_of
 from aspire.runtimes.blocks_native import Compiled
 from aspire.runtimes.blocks_work import Flight, reported
 
@@ -46,12 +46,12 @@ def test_gradients_losses_and_digests_are_the_stacks(shape, dtype):
     if native.library(dtype) is None:
         pytest.skip("native.c was not compiled: there is no compiler")
     made = problem(**shape, dtype=dtype)
-    method = aspire()
+    method = aspire(form="consensus")
     master = simulator.begin(method, made, delays=LogNormal()).master
     master.constants = {"kappa": 1.0, "level": 1.0, **USUAL[NETWORK]}
     w = made.flat.start + 0.3 * torch.randn(4, len(made.flat.start), dtype=dtype)
     flight, draws = Flight(w.clone(), np.zeros(4), np.arange(4.0)), np.array([5, 1, 2, 2**33])
-    rows = Compiled(Rules(**method.settings), master, made, flight, 1, draws, threads=1)
+    rows = Compiled(rules_of(method), master, made, flight, 1, draws, threads=1)
     rows.tasks["reports"][:] = [1, 1, 1, 0]
     found = rows.flight
     expected = sites.gradients(made.sites, w, (draws + 1).tolist())

@@ -14,7 +14,7 @@ from aspire.methods import aspire
 from aspire.runtimes import log, simulator
 from aspire.runtimes.replay import Differs, replay_events, replay_log
 from aspire.types import Stepped
-from tests.helpers import blob_problem
+from tests.helpers import blob_problem, forged
 
 
 def run(
@@ -116,10 +116,7 @@ def test_replay_names_the_first_report_that_differs(tmp_path):
     path = tmp_path / "events.jsonl"
     problem = blob_problem(3, batch_size=8)
     run(20, delays=LogNormal(), problem=problem, path=path)
-    lines = path.read_text().splitlines()
-    record = json.loads(lines[9])
-    lines[9] = json.dumps(record | {"vectors": "0" * 16})
-    path.write_text("\n".join(lines))
+    forged(path, 9, vectors="0" * 16)
     with pytest.raises(Differs, match="event 9"):
         replay_log(aspire(), problem, path, 0)
 

@@ -8,9 +8,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from aspire.runtimes.driver import Arrival, Back, Gone
+from aspire.runtimes.carrier import Arrival, Back, Gone
 from aspire.runtimes.serve import Crew, NoState, look_ahead, serve
 from aspire.types import Report, Task
+
+# Work draws from torch's one generator. Two threads that save its state can wait for each other
+# for ever: one for the generator, which holds the interpreter, the other the other way round.
+ALONE = threading.Lock()
 
 
 class Threads:
@@ -22,6 +26,7 @@ class Threads:
         self.inboxes: dict[int, queue.Queue[Task | None]] = {}
         self.threads: list[threading.Thread] = []
         self.sent: list[Task] = []
+        self.dismissed: list[tuple[int, bool]] = []
         for j in range(len(crew)):
             self.start(j)
 
@@ -40,12 +45,14 @@ class Threads:
         self.arrivals.put(Back(j))
 
     def work(self, j: int, inbox: queue.Queue[Task | None]) -> None:
-        method, local = self.crew[j]()
+        with ALONE:
+            method, local = self.crew[j]()
         worker: Any = None
         while (task := inbox.get()) is not None:
             try:
-                worker, report = serve(method, local, worker, task)
-                worker = look_ahead(method, local, worker, task)
+                with ALONE:
+                    worker, report = serve(method, local, worker, task)
+                    worker = look_ahead(method, local, worker, task)
                 heard = self.changed(report)
             except NoState:
                 heard = [Back(j)]
@@ -68,6 +75,9 @@ class Threads:
                 found.append(self.arrivals.get_nowait())
         except queue.Empty:
             return found
+
+    def dismiss(self, worker: int, reason: str, *, for_good: bool) -> None:
+        self.dismissed.append((worker, for_good))
 
     def close(self) -> None:
         for inbox in self.inboxes.values():

@@ -18,7 +18,7 @@ from aspire.cli.status import status_command
 
 @click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="aspire")
-@click.option("-v", "--verbose", is_flag=True, help="Log what the master decides.")
+@click.option("-v", "--verbose", is_flag=True, help="Log decisions; whole tracebacks.")
 def main(verbose: bool) -> None:
     """Train one model over many sites so that the worst of them is served well."""
     logging.basicConfig(

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import MISSING, fields
+from typing import Any, TypeVar
 
-from aspire.runtimes.driver import Engine
+from aspire.runtimes.carrier import Engine
+
+E = TypeVar("E")
 
 
 def engine_named(name: str, arguments: Mapping[str, Any]) -> Engine | None:
@@ -18,9 +21,20 @@ def engine_named(name: str, arguments: Mapping[str, Any]) -> Engine | None:
     if name == "ray":
         from aspire.clusters.ray import Ray
 
-        return Ray(**arguments)
+        return made(Ray, arguments)
     if name == "federation" and arguments.get("kit"):
         from aspire.federation.engine import Federation
 
-        return Federation(**arguments)
+        return made(Federation, arguments)
     raise ValueError(f"engine={name!r}: expected simulator or ray")
+
+
+def made(kind: type[E], arguments: Mapping[str, Any]) -> E:
+    """An engine with the arguments that it has."""
+    own = fields(kind)  # type: ignore[arg-type]
+    needed = {field.name for field in own if field.default is MISSING}
+    if not needed <= set(arguments) <= {field.name for field in own}:
+        given = ", ".join(sorted(arguments)) or "nothing"
+        names = ", ".join(field.name for field in own)
+        raise ValueError(f"the engine of the run has {given}: expected {names}")
+    return kind(**arguments)

@@ -6,22 +6,48 @@ import asyncio
 import ipaddress
 import os
 import socket
+from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import click
 import torch
 
-from aspire.cli.run import table, train_command
+from aspire.cli.run import train_command
 from aspire.cli.shared import interruptible, progress_bar, stoppable
+from aspire.methods.forms import form_of
+from aspire.problem import is_linear
+from aspire.runtimes.serve import say_conversions
+from aspire.samples import once
+from aspire.sets import Simplex
+from aspire.sites import Site
 from aspire.train.engines import PATIENCE, train_on
-from aspire.train.file import Source, call, job_of, load, read
+from aspire.train.file import (
+    OF_METHODS,
+    call,
+    has_own_method,
+    job_of,
+    load,
+    own_method,
+    read,
+    sites_of,
+    with_usual,
+)
+from aspire.train.job import prepare
+from aspire.train.summary import summary
+from aspire.types import Method
 
 # What `aspire server` takes as `aspire train` does.
 SHARED = (
-    *("iterations", "quorum", "staleness", "local_steps", "batch_size", "preset", "weight_decay"),
-    *("seed", "evaluate_every", "log", "checkpoint_seconds", "tensorboard"),
+    *("iterations", "method", "form", "quorum", "staleness", "local_steps", "batch_size", "preset"),
+    *("learning_rate", "accumulate"),
+    *("weight_decay", "seed", "evaluate_every", "log", "checkpoint_seconds", "tensorboard"),
+    *("min_sites", "deadline", "select", "patience_evaluations", "max_seconds"),
 )
+BOUND = 10.0  # on one site's pull, in medians, where the method has such a bound
+CLIP = 1.0  # on a report's length, in the second largest of the sites' norms, likewise
+ALONE = Simplex()  # a site knows of no other, so a method's set has no meaning there
 LATER = 10  # of 20 levels by which a process can let others go first
 
 
@@ -85,15 +111,25 @@ def _quoted(path: Path) -> str:
 @click.option("--patience", type=float, default=PATIENCE, show_default=True,
               help="Seconds without a word after which a site is away.")  # fmt: skip
 @click.option("--max-message", type=float, help="MB of one message; none: four vectors.")
-@click.option("--pull-bound", type=float, default=10.0, show_default=True,
-              help="Limit on one site's pull, in medians; 0: none.")  # fmt: skip
+@click.option(
+    "--pull-bound",
+    type=float,
+    help="Consensus form: limit on one site's pull, in medians; 0: none [10].",
+)
+@click.option(
+    "--clip",
+    type=float,
+    help="Direct form: limit on a report's length, in the sites' norms; 0: none [1].",
+)
 def server_command(
     file: Path, kit: Path, listen: str, out: Path, patience: float, max_message: float | None,
-    log: str, checkpoint_seconds: float, tensorboard: bool, **options: Any,
+    log: str, checkpoint_seconds: float, tensorboard: bool, min_sites: int | None,
+    deadline: float | None, **options: Any,
 ) -> None:  # fmt: skip
     """Train what FILE.py defines over sites that dial in; their data stays with them.
 
-    Of FILE.py only model(), uncertainty(), loss() and the names that sites() gives are used.
+    Of FILE.py only model(), uncertainty(), loss(), method(), optimizer(groups),
+    schedule(optimizer) and the names that sites() gives are used.
     """
     # a handshake that is refused is logged by gRPC alone
     os.environ.pop("GRPC_VERBOSITY", None)
@@ -102,39 +138,55 @@ def server_command(
 
     source, listen = read(file), _with_port(listen)
     kits.read(kit)
-    names = site_names(source, kits.allowed(kit))
-    options |= {"pull_bound": options["pull_bound"] or None, "device": "cpu"}
+    module = load(source)
+    names = site_names(module, kits.allowed(kit))
+    options = with_usual(module, options, usual_bound(module, options))
+    for name in ("pull_bound", "clip"):
+        options[name] = options[name] or None
+    options["device"] = "cpu"
     job = job_of(source, options, only=[], names=names)
     engine = federation(
-        job.problem.flat.start, job.settings, preset=options["preset"], kit=kit, listen=listen,
-        file=source.sha256, megabytes=max_message,
+        job.problem.flat.start, job.settings, job.method, kit=kit, listen=listen,
+        file=source.sha256, megabytes=max_message, own=has_own_method(module, options),
     )  # fmt: skip
     about = {"file": source.path, "sha256": source.sha256, "options": options}
     click.echo(f"Listening on {listen} for {', '.join(names)}.", err=True)
     with progress_bar(options["iterations"]) as progress, stoppable() as stop:
         run = train_on(
             engine, job, None, out=out, log=log, source=about, patience=patience,
-            checkpoint_seconds=checkpoint_seconds, tensorboard=tensorboard, progress=progress,
-            stop=stop,
+            min_sites=min_sites, deadline=deadline, checkpoint_seconds=checkpoint_seconds,
+            tensorboard=tensorboard, progress=progress, stop=stop,
         )  # fmt: skip
-    click.echo(table(run))
+    click.echo(summary(run))
     click.echo(f"The run is in {out}.")
+
+
+def usual_bound(module: ModuleType, options: dict[str, Any]) -> dict[str, float]:
+    """The bound on what one site can do, by the form that will train."""
+    given = {name: options[name] for name in OF_METHODS if options.get(name) is not None}
+    form = options["form"]
+    if options["method"] is None and not hasattr(module, "method"):
+        linear = is_linear(call(module, "model"))
+        given |= {name: True for name in ("optimizer", "schedule") if hasattr(module, name)}
+        form = form_of(form, given, linear=linear)
+    return {"clip": CLIP} if form == "direct" else {"pull_bound": BOUND}
 
 
 server_command.params += [p for p in train_command.params if p.name in SHARED]
 
 
-def site_names(source: Source, allowed: list[str]) -> list[str]:
+def site_names(module: ModuleType, allowed: list[str]) -> list[str]:
     """The names that sites() gives, if they are names, else those on the list."""
-    module = load(source)
+    path = module.__file__
     if not hasattr(module, "site"):
-        raise ValueError(f"{source.path} has no function site(): expected one, site(name)")
-    names = list(call(module, "sites")) if hasattr(module, "sites") else allowed
+        raise ValueError(f"{path} has no function site(): expected one, site(name)")
+    names = list(sites_of(module)) if hasattr(module, "sites") else allowed
     if not all(isinstance(name, str) for name in names):
         return allowed
+    once(names, f"{path}: sites()")
     for name in names:
         if name not in allowed:
-            raise ValueError(f"sites() of {source.path} names {name!r}, which is not on the list")
+            raise ValueError(f"sites() of {path} names {name!r}, which is not on the list")
     return names
 
 
@@ -162,31 +214,80 @@ def _with_port(listen: str) -> str:
 @click.option("--give-up", type=float, default=3600.0, show_default=True,
               help="Seconds without the server after which the site ends.")  # fmt: skip
 @click.option("--threads", type=int, default=1, show_default=True, help="Threads of torch.")
+@click.option("--precision", default="float32", show_default=True, help="float32 or bf16.")
+@click.option("--policy", "policy_file", type=click.Path(path_type=Path),
+              help="A TOML file with the limits below; an option counts more.")  # fmt: skip
+@click.option("--min-batch", type=int, help="Samples in the smallest batch [8].")
+@click.option("--max-batch", type=int, help="Samples in the largest batch [65536].")
+@click.option("--max-local-steps", type=int, help="Steps in one task [100].")
+@click.option("--max-parameters", type=int, help="Of the model [10^9].")
+@click.option("--max-tasks-per-minute", type=int, help="Tasks that train [100000].")
+@click.option("--max-evaluations-per-minute", type=int, help="Evaluations [600].")
+@click.option("--allow-other-file", is_flag=True, default=None,
+              help="Work for a server that announces another FILE.py.")  # fmt: skip
 def site_command(
-    file: Path, kit: Path, connect: str, device: str, give_up: float, threads: int
+    file: Path,
+    kit: Path,
+    connect: str,
+    device: str,
+    give_up: float,
+    threads: int,
+    precision: str,
+    policy_file: Path | None,
+    **limits: Any,
 ) -> None:
     """Work for the server on this site's data, which site(NAME) of FILE.py loads.
 
-    NAME is the name in the kit's certificate.
+    NAME is the name in the kit's certificate. What the server may ask for is this site's decision.
     """
     from aspire.federation import kits
     from aspire.federation.messages import LONG, shape_of
+    from aspire.federation.policy import check_model, check_rows, read_policy
     from aspire.federation.site import Dialler
     from aspire.problem import Flat
 
     torch.set_num_threads(threads)
+    policy = read_policy(policy_file, limits)
     mine, source = kits.read(kit), read(file)
-    shape = shape_of(Flat(call(load(source), "model")).start)
+    module, key = load(source), kits.batch_key(kit)
+    shape = shape_of(Flat(call(module, "model"), **buffers_of(module)).start)
+    check_model(policy, shape)
+    data = call(module, "site", mine.name)
+    here = first_look(module, mine.name, data, {"device": device, "precision": precision})
+    check_rows(policy, rows_of(here))
+    say_conversions(here.notes)
     if shape.parameters > LONG and is_here(connect):
         stand_back()
 
     def make(settings: Any) -> Any:
-        return one_site(source, mine.name, device, settings)
+        options = work_options(settings, module) | {"device": device, "precision": precision}
+        method, site = one_site(module, mine.name, data, options)
+        return method, site.keyed(key)
 
     sha256 = bytes.fromhex(source.sha256)
+    dialler = Dialler(mine, connect, shape, sha256, make, give_up=give_up, policy=policy)
     with interruptible(None):
-        asyncio.run(Dialler(mine, connect, shape, sha256, make, give_up=give_up).run())
+        asyncio.run(dialler.run())
     click.echo("The run is over.")
+
+
+def buffers_of(module: ModuleType) -> dict[str, Any]:
+    """What FILE.py says of batch-norm statistics, if anything."""
+    return {"buffers": call(module, "buffers")} if hasattr(module, "buffers") else {}
+
+
+def first_look(module: ModuleType, name: str, data: Any, options: dict[str, Any]) -> Site:
+    """The site as it is here: what is wrong with it is said before anybody is called."""
+    options = {"iterations": 1, **options}
+    if hasattr(module, "method"):
+        options |= {"method": own_method(module), "uncertainty": ALONE}
+    return one_site(module, name, data, options)[1]
+
+
+def rows_of(site: Site) -> dict[str, int]:
+    """The size of its parts."""
+    parts = {"train": site.train, "val": site.val, "test": site.test}
+    return {part: samples.size for part, samples in parts.items() if samples is not None}
 
 
 def is_here(address: str) -> bool:
@@ -204,19 +305,25 @@ def stand_back() -> None:
         os.nice(LATER)
 
 
-def one_site(source: Source, name: str, device: str, settings: Any) -> Any:
-    """The method and this site's data, in the place that the server gave it."""
-    options = {
+def work_options(settings: Any, module: ModuleType | None = None) -> dict[str, Any]:
+    """What a site's work depends on, as the server says it; `module`: the site's own FILE.py."""
+    from aspire.federation.method import received
+
+    own = partial(own_method, module) if module and hasattr(module, "method") else None
+    return {
         "iterations": 1,
-        "local_steps": settings.local_steps,
-        "batch_size": settings.batch_size,
-        "preset": settings.preset,
-        "pull_bound": settings.pull_bound or None,
+        "batch_size": settings.batch_size or None,
         "weight_decay": settings.weight_decay,
-        "device": device,
-        "seed": settings.seed,
+        "method": received(settings, own),
+        "uncertainty": ALONE,
     }
-    names = [f"#{number}" for number in range(settings.sites)]  # no site can have such a name
-    names[settings.number] = name
-    job = job_of(source, options, only=[name], names=names)
-    return job.method, job.problem.sites[settings.number]
+
+
+def one_site(
+    module: ModuleType, name: str, data: Any, options: dict[str, Any]
+) -> tuple[Method, Site]:
+    """The method, and this site with its data; nothing is known of the others."""
+    if hasattr(module, "loss"):
+        options = {**options, "loss": call(module, "loss")}
+    job = prepare(call(module, "model"), {name: data}, **options, **buffers_of(module))
+    return job.method, job.problem.sites[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 @click.argument("name")
 @click.option("--datasets", help="Names with commas between them (default: all that are here).")
 @click.option("--methods", help="Names with commas between them (default: all of the experiment).")
-@click.option("--seeds", type=int, help="Seeds 0 to N-1 (default: 10 for tables, 3 for figures).")
+@click.option("--seeds", type=int, help="Seeds 0 to N-1 (default: 10 or 3, by the experiment).")
 @click.option("--seed-list", help="These seeds, with commas between them.")
 @click.option(
     "--data", type=click.Path(path_type=Path, file_okay=False), help="Folder of the data."
@@ -29,15 +30,38 @@ if TYPE_CHECKING:
 @click.option("--jobs", type=int, default=2, show_default=True, help="Cells at a time.")
 @click.option("--quick", is_flag=True, help="One seed and a 50th of the budget.")
 @click.option("--tuned", is_flag=True, help="The settings that `tune` chose, not the defaults.")
-def reproduce_command(name: str, data: Path | None, out: Path, jobs: int, **options: Any) -> None:
+@click.option("--device", default="cpu", show_default=True, help="Of networks: cpu or cuda.")
+@click.option("--size", default="full", show_default=True, help="Of networks: full or small.")
+@click.option("--minutes", type=float, help="Of networks: start no cell that would end later.")
+@click.option("--only", help="Of networks: patterns NETWORK/METHOD/SETTING/SEED, with commas.")
+def reproduce_command(
+    name: str,
+    data: Path | None,
+    out: Path,
+    jobs: int,
+    device: str,
+    size: str,
+    minutes: float | None,
+    only: str | None,
+    **options: Any,
+) -> None:
     """Run NAME: table1, table2, gamma, time, planes, delays, rates, tune, or all (but tune).
 
-    Writes OUT/NAME/DATASET/METHOD/SEED.json, OUT/NAME/summary.json and pictures. What an earlier
-    call finished is kept, so an interrupted command continues where it was. A cell that fails is
-    named, the others go on, and the exit code is 1.
+    networks is an experiment of its own and not among `all`; see docs/networks.md.
+
+    Writes OUT/NAME.jsonl, one line per method, data set and seed. What an earlier call finished is
+    kept, so an interrupted command continues where it was. A cell that fails is named, the others
+    go on, and the exit code is 1.
     """
     from aspire.experiments.reproduce import reproduce
 
+    if name == "networks":
+        seeds = _seeds(options.pop("seeds"), options.pop("seed_list"))
+        given = [key.replace("_", "-") for key, value in options.items() if value]
+        if given:
+            raise Sentence(f"--{given[0]} is no option of networks: expected --only")
+        networks(data, out, seeds, device=device, size=size, minutes=minutes, jobs=jobs, only=only)
+        return
     with interruptible(out):
         done = reproduce(
             name,
@@ -48,13 +72,32 @@ def reproduce_command(name: str, data: Path | None, out: Path, jobs: int, **opti
             tell=lambda text: click.echo(text, err=True),
             command=_command(),
         )
-    for path in done.summaries:
-        click.echo(f"{path.parent.name}: {path}")
+    for path in done.files:
+        click.echo(f"{path.stem}: {path}")
     if done.skipped:
         click.echo("Left out: " + "; ".join(done.skipped))
     click.echo(f"A page with all of it: aspire report {out}")
     if done.failed:
         click.echo(f"Failed cells: {len(done.failed)}, the first: {done.failed[0]}", err=True)
+        sys.exit(1)
+
+
+def networks(
+    data: Path | None, out: Path, seeds: tuple[int, ...] | None, *, only: str | None, **asked: Any
+) -> None:
+    """The experiment `networks`, whose cells wait for each other."""
+    from aspire.experiments.networks import plan, pool
+
+    if data is not None:
+        os.environ["ASPIRE_DATA"] = str(data)  # its processes look there
+    request = pool.Request(seeds=seeds or plan.SEEDS, only=_names(only or ""), **asked)
+    with interruptible(out):
+        work = pool.carry_out(request, out, lambda text: click.echo(text, err=True))
+    click.echo(f"networks: {work.path}")
+    click.echo(f"Its tables: aspire report {out} --networks")
+    if work.failed:
+        first = next(iter(work.failed.items()))
+        click.echo(f"Failed cells: {len(work.failed)}, the first: {': '.join(first)}", err=True)
         sys.exit(1)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 from typing import Any
 
@@ -10,25 +11,45 @@ import click
 from aspire.cli.engines import engine_named
 from aspire.cli.shared import Sentence, interruptible, progress_bar, stoppable
 from aspire.runtimes import rundir
+from aspire.runtimes.folder import read_settings
 from aspire.runtimes.replay import Differs
-from aspire.train import Run, replay, resume, train
+from aspire.train import prepare, replay, resume, train
 from aspire.train.engines import PATIENCE, refuse_what_is_simulated, train_on
+from aspire.train.extending import in_force
 from aspire.train.file import Source, crew_of, job_of, parts_of, read
+from aspire.train.summary import summary
 
 
 @click.command("train")
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--iterations", type=int, default=2000, show_default=True, help="Master steps.")
-@click.option("--quorum", type=int, default=1, show_default=True, help="S: reports per step.")
+@click.option("--method", help="NAME or 'NAME(key=value, ...)' of aspire.methods [aspire].")
+@click.option("--form", help="direct or consensus [consensus for one linear layer, else direct].")
+@click.option("--quorum", type=int, help="S: reports per step [consensus: 1, direct: half].")
 @click.option("--staleness", type=int, help="tau: no site falls further behind; 1: synchronous.")
-@click.option("--local-steps", type=int, default=1, show_default=True, help="K: steps per report.")
+@click.option("--local-steps", type=int, help="K: steps per report [1].")
 @click.option("--batch-size", type=int, default=64, show_default=True, help="0: the whole site.")
-@click.option("--preset", default="auto", show_default=True, help="auto, paper or theorem1.")
+@click.option("--preset", help="auto, paper or theorem1 [auto]; consensus form.")
+@click.option("--learning-rate", type=float, help="Direct form: of AdamW [by tensor].")
+@click.option("--accumulate", type=int, help="Direct form: batches in one gradient [1].")
+@click.option("--clip", type=float, help="Direct form: limit on a report's length, in norms.")
+@click.option("--precision", default="float32", show_default=True, help="float32 or bf16.")
 @click.option("--weight-decay", type=float, default=0.0, show_default=True)
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("--device", default="cpu", show_default=True)
-@click.option("--evaluate-every", type=int, help="Master steps between two lines of history.")
-@click.option("--pull-bound", type=float, help="Limit on one site's pull, in medians.")
+@click.option("--evaluate-every", type=int, help="Steps between two lines of history [20 lines].")
+@click.option("--select", help="worst_loss, worst_accuracy or last: see the guide.")
+@click.option("--patience-evaluations", type=int, help="End after so many without a better one.")
+@click.option("--max-seconds", type=float, help="End after so many seconds.")
+@click.option(
+    "--pull-bound", type=float, help="Consensus form: limit on a site's pull, in medians."
+)
+@click.option(
+    "--execution",
+    default="auto",
+    show_default=True,
+    help="How gradients are computed: auto, plain, channels_last, rows or compiled.",
+)
 @click.option("--log", default="full", show_default=True, help="full, digest, off or vectors.")
 @click.option("--exact", is_flag=True, help="Every task by itself, event by event; slower.")
 @click.option("--stationarity", is_flag=True, help="Compute the stationarity gap at the end.")
@@ -37,11 +58,22 @@ from aspire.train.file import Source, crew_of, job_of, parts_of, read
 @click.option("--tensorboard", is_flag=True, help="Write the history to OUT/tensorboard as well.")
 @click.option("--engine", "where", default="simulator", show_default=True, help="simulator or ray.")
 @click.option("--address", help="Of a Ray cluster: auto, HOST:PORT or ray://HOST:PORT.")
-@click.option("--num-gpus", type=float, default=0.0, help="Of each site's Ray actor.")
+@click.option("--num-gpus", type=float, default=0.0, help="Of each Ray actor.")
+@click.option("--actors", type=int, help="Ray actors that share the sites; none: one each, to 16.")
 @click.option(
     "--patience", type=float, default=PATIENCE, show_default=True,
     help="On an engine: seconds of silence after which a site is declared away.",
 )  # fmt: skip
+@click.option(
+    "--min-sites",
+    type=int,
+    help="On an engine: sites that must answer within --patience before it starts; none: all.",
+)
+@click.option(
+    "--deadline",
+    type=float,
+    help="On an engine: a site that is waited for may take so many times the others' usual time.",
+)
 def train_command(
     file: Path,
     log: str,
@@ -52,18 +84,25 @@ def train_command(
     where: str,
     address: str | None,
     num_gpus: float,
+    actors: int | None,
     patience: float,
+    min_sites: int | None,
+    deadline: float | None,
     **options: Any,
 ) -> None:
-    """Train what FILE.py defines: model(), sites(), optionally site(name), uncertainty(), loss().
+    """Train what FILE.py defines: model(), sites(), optionally site(name), uncertainty(), loss(),
+    method(), optimizer(groups), schedule(optimizer).
 
-    sites() gives the sites, or their names if there is a site(name) that loads one.
+    sites() gives the sites, or their names if there is a site(name) that loads one. --method counts
+    more than method(); --quorum, --staleness, --local-steps, --preset and --pull-bound are
+    arguments of the method.
     """
     text = read(file)
     source = {"file": text.path, "sha256": text.sha256, "options": options}
     common: dict[str, Any] = {"out": out, "log": log, "source": source}
     common |= {"checkpoint_seconds": checkpoint_seconds, "tensorboard": tensorboard}
-    engine = engine_named(where, {"address": address, "num_gpus": num_gpus})
+    common |= {"patience": patience, "min_sites": min_sites, "deadline": deadline}
+    engine = engine_named(where, {"address": address, "num_gpus": num_gpus, "actors": actors})
     with progress_bar(options["iterations"]) as progress, stoppable() as stop:
         common |= {"progress": progress, "stop": stop}
         if engine is None:
@@ -73,8 +112,8 @@ def train_command(
             refuse_what_is_simulated(stationarity, {"exact": options["exact"]})
             job = job_of(text, options, only=[])
             crew = crew_of(text, options, job.problem.names)
-            run = train_on(engine, job, crew, patience=patience, **common)
-    click.echo(table(run))
+            run = train_on(engine, job, crew, **common)
+    click.echo(summary(run))
     if out is not None:
         click.echo(f"The run is in {out}.")
 
@@ -82,20 +121,28 @@ def train_command(
 @click.command("resume")
 @click.argument("directory", type=click.Path(path_type=Path))
 @click.option("--stationarity", is_flag=True, help="Compute the stationarity gap at the end.")
-def resume_command(directory: Path, stationarity: bool) -> None:
-    """Go on with the run in DIRECTORY from its last checkpoint."""
+@click.option("--iterations", type=int, help="The new total of master steps.")
+@click.option("--gradients", type=int, help="The new total of worker gradients.")
+@click.option("--patience-evaluations", type=int, help="In place of the one that the run had.")
+@click.option("--max-seconds", type=float, help="The new total of seconds.")
+def resume_command(directory: Path, stationarity: bool, **limits: Any) -> None:
+    """Go on with the run in DIRECTORY from its last checkpoint.
+
+    With a larger limit a run that has ended goes on, too.
+    """
     text, options, settings = recorded(directory)
     about = settings.get("engine")
     engine = None if about is None else engine_named(about["name"], about["arguments"])
     job = job_of(text, options, None if engine is None else [], known_names(settings))
     job.settings["log"] = settings["log"]
     crew = None if engine is None else crew_of(text, options, job.problem.names)
-    with progress_bar(job.iterations) as progress, stoppable() as stop:
+    total = limits["iterations"] or in_force(job, settings).iterations
+    with progress_bar(total) as progress, stoppable() as stop:
         run = resume(
             directory, job, stationarity=stationarity, progress=progress, stop=stop,
-            engine=engine, crew=crew,
+            engine=engine, crew=crew, **limits,
         )  # fmt: skip
-    click.echo(table(run))
+    click.echo(summary(run))
 
 
 @click.command("replay")
@@ -127,7 +174,7 @@ def demo_command(seeds: int, out: Path) -> None:
 
 def recorded(directory: Path) -> tuple[Source, dict[str, Any], dict[str, Any]]:
     """The file, its options and run.json of a run that the command line started."""
-    settings = rundir.read_json(directory / rundir.RUN)
+    settings = read_settings(directory)
     source = settings.get("source")
     if source is None:
         raise ValueError(
@@ -138,26 +185,27 @@ def recorded(directory: Path) -> tuple[Source, dict[str, Any], dict[str, Any]]:
         raise ValueError(
             f"{file.path} has changed since the run in {directory}: expected the same file"
         )
-    return file, source["options"], settings
+    options = known_options(directory, source["options"])
+    if settings.get("method") == "aspire" and "form" not in settings:  # of before there were two
+        options["form"] = "consensus"
+    if "execution" in settings:  # what was chosen then
+        options["execution"] = settings["execution"]
+    return file, options, settings
+
+
+def known_options(directory: Path, options: dict[str, Any]) -> dict[str, Any]:
+    """Those of a run that `prepare` knows, or a sentence about the first that it does not."""
+    known = inspect.signature(prepare).parameters
+    for name, value in options.items():
+        if name not in known or not isinstance(value, str | int | float | None):
+            raise ValueError(f"{directory / rundir.RUN}: option {name}={value!r} is not known")
+    for name in ("seed", "batch_size", "iterations"):
+        if name not in options:
+            raise ValueError(f"{directory / rundir.RUN}: expected the option {name}")
+    return options
 
 
 def known_names(settings: dict[str, Any]) -> list[str] | None:
     """The sites of a federation are written down; those of other runs their file knows."""
     engine = settings.get("engine") or {}
     return settings["sites"] if engine.get("name") == "federation" else None
-
-
-def table(run: Run) -> str:
-    """One line per site and a summary; accuracies in percent."""
-    wide = max(len("site"), *(len(name) for name in run.sites))
-    lines = [f"{'site':<{wide}}  weight   loss  accuracy"]
-    for j, name in enumerate(run.sites):
-        accuracy = "      -" if run.accuracies is None else f"{100 * run.accuracies[j]:6.1f}%"
-        lines.append(f"{name:<{wide}}  {run.weights[j]:6.3f} {run.losses[j]:6.3f}  {accuracy:>8}")
-    worst = "" if run.worst_accuracy is None else f", accuracy {100 * run.worst_accuracy:.1f} %"
-    lines.append(
-        f"worst site: loss {run.worst_loss:.4f}{worst} (on the {run.evaluated_on} parts); "
-        f"worst case over the set {run.worst_case_loss:.4f}; {run.planes} planes; "
-        f"{run.iterations} iterations in {run.wall_seconds:.1f} s"
-    )
-    return "\n".join(lines)

@@ -11,20 +11,31 @@ from typing import Any
 
 import click
 
-from aspire.runtimes.simulator import Stopped
+from aspire.failures import trace_of
+from aspire.runtimes.errors import Stopped
 from aspire.train import Interrupted
 
 
 class Group(click.Group):
-    """Bad input and runs that cannot go on end in one sentence and exit code 2."""
+    """Bad input and runs that cannot go on end in one sentence and exit code 2.
+
+    With -v the whole traceback comes before it.
+    """
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
         except Interrupted as stopped:
-            click.echo(f"Interrupted: {stopped}.", err=True)
+            click.echo(f"Interrupted: {stopped}", err=True)
             raise click.exceptions.Exit(130) from None
+        except BrokenPipeError:  # click's own affair: nobody reads on
+            raise
+        except OSError as error:
+            where = "" if error.filename is None else f"{error.filename}: "
+            raise Sentence(f"{where}{error.strerror or error}") from error
         except (ValueError, Stopped, ImportError) as error:
+            if ctx.params.get("verbose"):
+                click.echo(trace_of(error), err=True)
             raise Sentence(str(error)) from error
 
 
@@ -77,7 +88,9 @@ def interruptible(out: Path | None) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        where = "" if out is None else f" {out} holds what was done until then."
+        where = ""
+        if out is not None:
+            where = f" {out} holds what was done until then; the same command continues it."
         click.echo(f"\nInterrupted.{where}", err=True)
         raise click.exceptions.Exit(130) from None
     finally:

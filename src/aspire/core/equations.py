@@ -22,10 +22,21 @@ def clip(x: Tensor, limit: float) -> Tensor:
     return x if math.isinf(limit) else x.clamp(-limit, limit)
 
 
+LARGE = 1e6  # beside numbers of this size a sum of 1 is lost; as in runtimes/steps.c
+
+
 def project_simplex(x: Array) -> tuple[Array, float]:
-    """argmin_y |y - x| over y >= 0, sum y = 1, and its threshold: y = max(x - threshold, 0)."""
+    """argmin_y |y - x| over y >= 0, sum y = 1, and its threshold: y = max(x - threshold, 0).
+
+    A shift of x changes the threshold alone. Large numbers are shifted so that the largest is 0;
+    then all below -1 become zero, however far below they are.
+    """
     if len(x) == 1:
         return np.ones(1), float(x[0]) - 1.0
+    if float(np.abs(x).max()) > LARGE:
+        top = float(x.max())
+        y, threshold = project_simplex(np.maximum(x - top, -2.0))
+        return y, threshold + top
     total, threshold = -1.0, -math.inf
     for k, value in enumerate(np.sort(x)[::-1].tolist(), start=1):
         total += value

@@ -7,22 +7,27 @@ Absent sites have entry zero in every plane.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
 
 from aspire.core.equations import project_simplex
 from aspire.sets import UncertaintySet
-from aspire.types import Array
+from aspire.types import Array, Sized
 
 
 @dataclass(frozen=True)
 class Planes:
     """A: rows of P are the planes p_l, lam their multipliers, F = P f their values."""
 
-    P: Array
-    lam: Array
-    F: Array
+    P: Annotated[Array, Sized("L N")]
+    lam: Annotated[Array, Sized("L")]
+    F: Annotated[Array, Sized("L")]
+
+    def check(self) -> None:
+        if not len(self.lam):
+            raise ValueError("no planes: expected at least one")
 
     def __len__(self) -> int:
         return len(self.lam)

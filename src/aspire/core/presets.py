@@ -14,10 +14,11 @@ from aspire.core.schedules import (
     Scale,
     median,
     positive,
-    robust_curvature,
+    robust,
 )
 
 TINY = float(np.finfo(np.float64).tiny)
+FLATTEST = 1e-12  # least kappa and L: no step size exceeds 1e12 where sites say 0
 SLOWLY = 0.999  # of kappa is left at least when the planes are revised
 CONVEX, WHOLE = "convex", "convex, whole sites"
 NETWORK, LOCAL = "network", "network with local steps"
@@ -27,6 +28,11 @@ USUAL = {  # c, d, T, b, and whether L_j is followed
     NETWORK: {"coupling": 0.3, "dual": 0.1, "settle": 2000.0, "stride": 1.2, "follow": 0.0},
     LOCAL: {"coupling": 0.1, "dual": 0.25, "settle": 2000.0, "stride": 1.0, "follow": 1.0},
 }
+
+
+def check_limits(limits: object) -> None:
+    if not isinstance(limits, Limits):
+        raise ValueError(f"limits={limits!r}: expected Limits(a1, a2, a3, a4)")
 
 
 @dataclass(frozen=True)
@@ -79,12 +85,12 @@ class Auto:
         return min(1.0, 2.0 / (2.0 + self.forget * t))
 
     def constants(self, scale: Scale) -> Constants:
-        curvature = robust_curvature(scale.curvature)
+        curvature = robust(scale.curvature)
         own = USUAL[scale.kind] | self.given
         return {
-            "kappa": max(own["coupling"] * float((scale.upper * curvature).max()), TINY),
-            "smoothness": max(float((scale.upper * curvature).sum()), TINY),
-            "level": max(median(scale.losses), TINY),
+            "kappa": max(own["coupling"] * float((scale.upper * curvature).max()), FLATTEST),
+            "smoothness": max(float((scale.upper * curvature).sum()), FLATTEST),
+            "level": max(median(np.abs(scale.losses)), TINY),
             **own,
         }
 
@@ -139,6 +145,7 @@ class Paper:
     def __post_init__(self) -> None:
         positive(eta_w=self.eta_w, eta_z=self.eta_z, eta_h=self.eta_h, kappa=self.kappa)
         positive(rho1=self.rho1, rho2=self.rho2, k=self.k)
+        check_limits(self.limits)
 
     def every(self, n: int) -> int:
         return self.k
@@ -147,10 +154,10 @@ class Paper:
         return 1.0
 
     def constants(self, scale: Scale) -> Constants:
-        return {"kappa": self.kappa, "level": median(scale.losses)}
+        return {"kappa": self.kappa, "level": median(np.abs(scale.losses))}
 
     def revised(self, constants: Constants, scale: Scale) -> Constants:
-        return {**constants, "level": median(scale.losses)}
+        return {**constants, "level": median(np.abs(scale.losses))}
 
     def rates(self, constants: Constants, t: int, planes: int, n: int, active: int) -> Rates:
         fade = (t + 1) ** (-1 / 6)
@@ -198,6 +205,7 @@ class Theorem1:
     def __post_init__(self) -> None:
         positive(epsilon=self.epsilon, theta=self.theta, kappa=self.kappa, drift=self.drift)
         positive(k=self.k)
+        check_limits(self.limits)
         if self.smoothness is not None:
             positive(smoothness=self.smoothness)
         if self.theta >= 1:
@@ -214,13 +222,13 @@ class Theorem1:
     def constants(self, scale: Scale) -> Constants:
         n, L = scale.n, self.smoothness
         if L is None:
-            blocks = scale.upper * scale.curvature + scale.slope
+            blocks = scale.upper * robust(scale.curvature) + robust(scale.slope)
             L = float(blocks.max()) + self.kappa * (n + 1) + 1.0
         tau = scale.staleness if scale.staleness is not None else n
         rho1 = 0.99 * min(2 * (1 - self.theta) / L, 1 / (15 * tau * self.drift * n * L * L))
         return {
             "kappa": self.kappa,
-            "level": median(scale.losses),
+            "level": median(np.abs(scale.losses)),
             "L": L,
             "M": float(scale.most),
             "rho1": rho1,
@@ -230,7 +238,7 @@ class Theorem1:
         }
 
     def revised(self, constants: Constants, scale: Scale) -> Constants:
-        return {**constants, "level": median(scale.losses)}
+        return {**constants, "level": median(np.abs(scale.losses))}
 
     def _fade(self, constants: Constants, t: int, which: int, power: float = 1 / 6) -> float:
         rho, floor = constants[f"rho{which}"], constants[f"floor{which}"]

@@ -21,35 +21,39 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from aspire.core.schedules import median
-from aspire.types import Array
+from aspire.types import Array, Indices, Mask, PerSite, SiteCounts, Sized
 
-Indices = NDArray[np.int64]
 PANEL = 32  # workers whose implied gradients are remembered
 MEMORY = 100  # reports in their running means
 REFRESH = 25  # steps between two looks at what workers have in common
 COLUMNS = 1024  # whose squares are added up first; as in methods/passes.c
 FRESH = 0.1  # share of the newest length in a worker's usual one
+LONGEST = 1e30  # that is learnt: infinity would stay for ever
 
 
 @dataclass
 class Pulls:
     """What the bounds remember; `rows` is empty without a coordinate bound."""
 
-    length: Array  # usual |implied gradient| of each worker
-    rate: Array  # a_w of the last task
-    kappa: Array  # of the last task
-    weight: Array  # pi_j of the last task, not below a tenth of u_j
-    rows: Tensor  # (at most PANEL, p) running means
-    seat: Indices  # worker -> row, -1: none
-    seen: Indices  # row -> reports in it, 0: free
-    common: Tensor  # m, empty: not known yet
+    length: PerSite  # usual |implied gradient| of each worker
+    rate: PerSite  # a_w of the last task
+    kappa: PerSite  # of the last task
+    weight: PerSite  # pi_j of the last task, not below a tenth of u_j
+    rows: Annotated[Tensor, Sized("K p")]  # at most PANEL running means
+    seat: SiteCounts  # worker -> row, -1: none
+    seen: Annotated[Indices, Sized("K")]  # row -> reports in it, 0: free
+    common: Annotated[Tensor, Sized("p|0")]  # m, empty: not known yet
+
+    def check(self) -> None:
+        if self.seat.max() >= len(self.rows):
+            raise ValueError(f"a worker has seat {self.seat.max()} of {len(self.rows)}")
 
 
 def nothing(n: int, like: Tensor, *, coordinates: bool) -> Pulls:
@@ -101,11 +105,11 @@ def total(squares: Tensor) -> list[float]:
 
 
 def too_strong(pulls: Pulls, workers: Sequence[int], lengths: Sequence[float],
-               present: NDArray[np.bool_], bound: float) -> list[bool]:  # fmt: skip
+               present: Mask, bound: float) -> list[bool]:  # fmt: skip
     """Whose implied gradient is longer than `bound` median ones; their lengths are learnt."""
     most = bound * median(pulls.length[present])
     for j, length in zip(workers, lengths, strict=True):
-        pulls.length[j] += FRESH * (length - pulls.length[j])
+        pulls.length[j] += FRESH * (min(length, LONGEST) - pulls.length[j])
     return [length > most for length in lengths]
 
 

@@ -14,6 +14,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from aspire.arguments import real_number
 from aspire.types import Array
 
 Constants = Mapping[str, float]
@@ -38,8 +39,8 @@ class Limits:
 
     def __post_init__(self) -> None:
         for name in ("a1", "a2", "a3", "a4"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name}={getattr(self, name)}: expected a positive number")
+            value = getattr(self, name)
+            real_number(name, value, "a positive number", above=0.0, finite=False)
 
 
 @dataclass(frozen=True)
@@ -135,9 +136,16 @@ def median(x: Array) -> float:
     return ordered[half] if len(x) % 2 else 0.5 * (ordered[half - 1] + ordered[half])
 
 
-def robust_curvature(curvature: Array) -> Array:
-    """L_j capped at 10 times the median, so that one site cannot set the constants alone."""
-    return np.minimum(curvature, 10.0 * median(curvature))
+def usual(x: Array) -> float:
+    """The median; of two numbers the smaller one if it is not zero: neither can raise it alone."""
+    if len(x) == 2 and x.min() > 0:
+        return float(x.min())
+    return median(x)
+
+
+def robust(x: Array) -> Array:
+    """L_j, or |grad f_j|, capped at 10 times the usual one: no site sets the constants alone."""
+    return np.minimum(x, 10.0 * usual(x))
 
 
 def learn(
@@ -162,5 +170,4 @@ def learn(
 def positive(**values: float) -> None:
     """Refuse an argument that is not a positive finite number, by name."""
     for name, value in values.items():
-        if not (math.isfinite(value) and value > 0):
-            raise ValueError(f"{name}={value}: expected a positive finite number")
+        real_number(name, value, "a positive finite number", above=0.0)

@@ -33,7 +33,7 @@ SYNTHETIC = "synthetic"  # the data set of a cell that trains nothing
 class Cell:
     """What a cell computes; nothing else may change its figures.
 
-    method     its name in the tables and its folder; maker: its name in choices.MAKERS
+    method     its name in the tables; maker: its name in choices.MAKERS
     budget     worker gradients; points: lines of history
     delays     'even': LN(1, 0.4) for all; 'spread': per-site means spread from 1 to 5, LN(0, 0.4),
                for each local step, and the run ends when the slowest site has had the time for
@@ -58,17 +58,6 @@ class Cell:
     full: bool = False
     trial: int | None = None
 
-    @property
-    def folder(self) -> str:
-        """METHOD, or METHOD-tuned, so that both live side by side."""
-        return self.method if self.variant == "default" else f"{self.method}-{self.variant}"
-
-    @property
-    def path(self) -> str:
-        """Below OUT; the trials of `tune` are numbered, everything else is by seed."""
-        number = self.seed if self.trial is None else self.trial
-        return f"{self.experiment}/{self.dataset}/{self.folder}/{number}.json"
-
     def plain(self) -> dict[str, Any]:
         """As it comes back from JSON, so that a finished cell can be recognised."""
         plain: dict[str, Any] = rundir.plain(asdict(self))
@@ -76,7 +65,7 @@ class Cell:
 
 
 def run(cell: Cell, data: str | None) -> dict[str, Any]:
-    """The record of a cell: the keys of result.json, and what the cell was."""
+    """The record of a cell: its fields, then those of a run's result.json, then its history."""
     began = time.perf_counter()
     with one_thread():
         if cell.dataset == SYNTHETIC:
@@ -88,10 +77,9 @@ def run(cell: Cell, data: str | None) -> dict[str, Any]:
         else:
             found = trained(cell, data)
         versions = rundir.versions()
-    head: dict[str, Any] = {"experiment": cell.experiment, "dataset": cell.dataset}
-    head |= {"seed": cell.seed, "variant": cell.variant, "settings": dict(cell.settings)}
-    found |= {"wall_seconds": time.perf_counter() - began}
-    return {**head, **found, "method": cell.method, "versions": versions, "cell": cell.plain()}
+    found |= {"wall_seconds": time.perf_counter() - began, "versions": versions}
+    record = cell.plain()
+    return record | {name: value for name, value in found.items() if name not in record}
 
 
 def trained(cell: Cell, data: str | None) -> dict[str, Any]:

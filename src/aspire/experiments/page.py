@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from aspire.experiments import paper
+from aspire.experiments.results import Record
 from aspire.experiments.tables import (
     COLUMNS,
     NOTES,
@@ -25,28 +26,31 @@ def write(directory: Path, out: Path) -> Path:
     """The page of all experiments in `directory`, whole or not at all."""
     found = experiments_in(directory)
     links = " ".join(f'<a href="#{name}">{name}</a>' for name in found)
-    body = "".join(section(name, directory / name) for name in found)
+    body = "".join(section(name, records) for name, records in found.items())
     beside = out.with_name(out.name + ".part")
     beside.write_text(PAGE.format(links=links, body=body), encoding="utf-8")
     os.replace(beside, out)
     return out
 
 
-def section(name: str, folder: Path) -> str:
+def section(name: str, records: Sequence[Record]) -> str:
     """One experiment: what it is, and for each data set its table and its picture."""
     parts = [f'<section id="{name}"><h2>{TITLES[name]}</h2><p>{NOTES[name]}</p>']
-    for dataset, lines in by_dataset(name, folder).items():
+    for dataset, lines in by_dataset(name, records).items():
         parts.append(f"<h3>{html.escape(paper.DATASETS.get(dataset, dataset))}</h3>")
         parts.append(table(lines, COLUMNS.get(name, PLAIN)))
-        parts.append(picture(folder / f"{dataset}.png", f"{name} on {dataset}"))
+        parts.append(picture(name, dataset, records))
     return "".join(parts) + "</section>"
 
 
-def picture(path: Path, text: str) -> str:
-    if not path.is_file():
-        return "<p>(no picture: matplotlib was not installed)</p>"
-    code = base64.b64encode(path.read_bytes()).decode()
-    return f'<img src="data:image/png;base64,{code}" alt="{html.escape(text)}">'
+def picture(name: str, dataset: str, records: Sequence[Record]) -> str:
+    try:
+        from aspire.experiments import pictures
+    except ImportError:
+        return "<p>(no picture: it needs matplotlib, pip install 'aspire-ease[plot]')</p>"
+    code = base64.b64encode(pictures.draw(name, dataset, records)).decode()
+    text = html.escape(f"{name} on {dataset}")
+    return f'<img src="data:image/png;base64,{code}" alt="{text}">'
 
 
 def table(lines: Sequence[Line], columns: Sequence[Column]) -> str:

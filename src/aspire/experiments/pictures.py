@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import matplotlib
@@ -40,21 +40,18 @@ COLOURS = {
 FEW = ("aspire-ease", "mix-even", "fedavg", "afl", "drfa-prox", "q-ffl")
 
 
-def draw(experiment: str, records: Sequence[Record], folder: Path) -> list[Path]:
-    """One picture per data set: OUT/NAME/DATASET.png."""
-    made = []
-    for dataset in dict.fromkeys(record["dataset"] for record in records):
-        group: Group = {}
-        for (name, method, variant), several in summary.groups(records).items():
-            if name == dataset:
-                group[_key(method, variant)] = list(several)
-        figure = DRAWERS[experiment](group)
-        figure.suptitle(paper.DATASETS.get(dataset, dataset), fontsize=11)
-        path = folder / f"{dataset}.png"
-        figure.savefig(path, dpi=110)
-        pyplot.close(figure)
-        made.append(path)
-    return made
+def draw(experiment: str, dataset: str, records: Sequence[Record]) -> bytes:
+    """The picture of an experiment on a data set, as PNG."""
+    group: Group = {}
+    for (name, method, variant), several in summary.groups(records).items():
+        if name == dataset:
+            group[_key(method, variant)] = list(several)
+    figure = DRAWERS[experiment](group)
+    figure.suptitle(paper.DATASETS.get(dataset, dataset), fontsize=11)
+    file = io.BytesIO()
+    figure.savefig(file, format="png", dpi=110)
+    pyplot.close(figure)
+    return file.getvalue()
 
 
 def _key(method: str, variant: str) -> str:
@@ -107,7 +104,9 @@ def table1(group: Group) -> Any:
     left.set(xlabel="worker gradients", ylabel="worst site's test accuracy, %")
     left.legend(frameon=False, fontsize=7, loc="lower right")
     site_bars(middle, shown)
-    weights(right, shown.get("aspire-ease") or next(iter(shown.values())))
+    several = shown.get("aspire-ease") or next(iter(shown.values()))
+    if "weights" in several[0]["history"]:
+        weights(right, several[0])
     return figure
 
 
@@ -125,9 +124,8 @@ def site_bars(axis: Any, group: Group) -> None:
     axis.set(ylabel="test accuracy, %", title="each site", ylim=(max(0.0, 100 * least - 10), None))
 
 
-def weights(axis: Any, several: Sequence[Record]) -> None:
-    """The weight of each site over training, the first seed."""
-    record = several[0]
+def weights(axis: Any, record: Record) -> None:
+    """The weight of each site over training."""
     rows = np.array(record["history"]["weights"])
     for j, name in enumerate(record["sites"]):
         axis.plot(record["history"]["gradients"], rows[:, j], linewidth=1.2, label=str(name))

@@ -54,10 +54,14 @@ Rows = dict[str, Row]
 
 @dataclass(frozen=True)
 class Plan:
-    """An experiment: its rows for a data set of n sites, and how its cells are run."""
+    """An experiment: its rows for a data set of n sites, and how its cells are run.
+
+    curves  columns of the history that are kept: what the tables and pictures are made from
+    """
 
     rows: Callable[[int], Rows]
     seeds: int
+    curves: tuple[str, ...] = ()
     points: int = 20
     delays: str = "even"
     share: float = 1.0  # of the table's budget
@@ -98,20 +102,44 @@ def along_gamma(n: int) -> Rows:
 
 
 RATES = ("aspire-ease", "aspire-ease-central", "gda", "gdmax", "cover", "gcivr")
+CURVE = ("gradients", "worst_accuracy")
+TIMED = ("time", "worst_accuracy")
 TIMES = ("aspire-ease", "aspire-ease-sync", "aspire-cp", "afl", "drfa-prox", "fedavg")
 PLANS: dict[str, Plan] = {
-    "table1": Plan(rows_of(*choices.MAKERS), seeds=10),
-    "table2": Plan(attacked, seeds=10),
+    "table1": Plan(rows_of(*choices.MAKERS), seeds=10, curves=(*CURVE, "weights")),
+    "table2": Plan(attacked, seeds=10, curves=(*CURVE, "attack_success")),
     "gamma": Plan(along_gamma, seeds=3, points=5),
-    "time": Plan(rows_of(*TIMES), seeds=3, points=60, delays=SPREAD, timed=True),
-    "planes": Plan(rows_of("aspire-ease", "aspire-cp"), seeds=3, points=40),
-    "delays": Plan(lambda n: {"lognormal": Row("")}, seeds=10, datasets=(SYNTHETIC,)),
+    "time": Plan(
+        rows_of(*TIMES),
+        seeds=3,
+        curves=TIMED,
+        points=60,
+        delays=SPREAD,
+        timed=True,
+    ),
+    "planes": Plan(
+        rows_of("aspire-ease", "aspire-cp"),
+        seeds=3,
+        curves=("time", "planes", "worst_loss"),
+        points=40,
+    ),
+    "delays": Plan(
+        lambda n: {"lognormal": Row("")},
+        seeds=10,
+        curves=("workers", "ratio"),
+        datasets=(SYNTHETIC,),
+    ),
     "rates": Plan(
-        rows_of(*RATES), seeds=3, points=25, share=0.1, full=True,
+        rows_of(*RATES),
+        seeds=3,
+        curves=("t", "gap"),
+        points=25,
+        share=0.1,
+        full=True,
         datasets=("fashion-mnist", "person-activity"),
     ),
-    "tune": Plan(rows_of(*choices.MAKERS), seeds=1, points=40, share=0.5),
-}  # fmt: skip
+    "tune": Plan(rows_of(*choices.MAKERS), seeds=1, curves=TIMED, points=40, share=0.5),
+}
 NAMES = (*PLANS, "all")
 
 

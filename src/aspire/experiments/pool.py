@@ -1,31 +1,31 @@
-"""Carries cells out, several at a time, and keeps what is finished: files are always whole."""
+"""Carries cells out, several at a time, and keeps what is finished."""
 
 from __future__ import annotations
 
 import multiprocessing
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-from aspire.experiments import tune
+from aspire.experiments import results, tune
 from aspire.experiments.cells import Cell, run
-from aspire.experiments.summary import read_cell
-from aspire.runtimes import rundir
+from aspire.experiments.results import Record
 
 Tell = Callable[[str], None]
-Record = dict[str, Any]
 Doer = Callable[[Sequence[Cell]], Iterator[tuple[Cell, Record | str]]]  # str: why there is none
 
 
-def finished(cell: Cell, out: Path) -> Record | None:
+def finished(cell: Cell, records: Mapping[results.Key, Record]) -> Record | None:
     """The record of this very cell, if an earlier call finished it."""
-    record = read_cell(out / cell.path)
-    return record if record is not None and record["cell"] == cell.plain() else None
+    plain = cell.plain()
+    record = records.get(results.key_of(plain))
+    if record is None or any(record.get(name) != value for name, value in plain.items()):
+        return None
+    return record
 
 
 @dataclass
@@ -46,10 +46,11 @@ class Progress:
         left = spent * (self.cost - self.paid) / self.paid
         filled = 20 * self.done // self.total
         bar = "#" * filled + "." * (20 - filled)
-        number = f"seed {cell.seed}" if cell.trial is None else f"trial {cell.trial}"
+        dataset, method, number = results.key_of(cell.plain())
+        kind = "seed" if cell.trial is None else "trial"
         self.tell(
-            f"[{bar}] {self.done} of {self.total}, about {readable(left)} left: {cell.dataset} "
-            f"{cell.folder} {number}{outcome(found)}"
+            f"[{bar}] {self.done} of {self.total}, about {readable(left)} left: {dataset} "
+            f"{method} {kind} {number}{outcome(found)}"
         )
 
 
@@ -77,35 +78,37 @@ def carry_out(
     tell: Tell = lambda text: None,
     trials: int = 1,
 ) -> list[str]:
-    """Every cell that is not finished; written as they come. Returns which failed, and why.
+    """Every cell of an experiment that is not finished; written as they come.
 
-    With several trials the cells are trial 0, and the others are drawn around what it gave.
+    Returns which failed, and why. With several trials the cells are trial 0, and the others are
+    drawn around what it gave.
     """
+    path = results.path_of(out, cells[0].experiment)
     with doing(jobs, data) as do:
-        failed = _missing(cells, out, do, tell)
-        first = [(cell, finished(cell, out)) for cell in cells] if trials > 1 else []
+        failed = _missing(cells, path, do, tell)
+        records = results.read(path) if trials > 1 else {}
+        first = [(cell, finished(cell, records)) for cell in cells]
         drawn = [
             tune.trial(cell, number, record)
             for cell, record in first
             if record is not None
             for number in range(1, trials)
         ]
-        return failed + _missing(drawn, out, do, tell)
+        return failed + _missing(drawn, path, do, tell)
 
 
-def _missing(cells: Sequence[Cell], out: Path, do: Doer, tell: Tell) -> list[str]:
-    todo = [cell for cell in cells if finished(cell, out) is None]
+def _missing(cells: Sequence[Cell], path: Path, do: Doer, tell: Tell) -> list[str]:
+    records = results.read(path)
+    todo = [cell for cell in cells if finished(cell, records) is None]
     if len(todo) < len(cells):
         tell(f"{len(cells) - len(todo)} of {len(cells)} cells were finished before and are kept.")
     progress = Progress(len(todo), float(sum(cell.budget for cell in todo)), tell)
     failed = []
     for cell, found in do(todo):
         if isinstance(found, str):
-            failed.append(f"{cell.path.removesuffix('.json')}: {found}")
+            failed.append(f"{results.name_of(cell.plain())}: {found}")
         else:
-            path = out / cell.path
-            path.parent.mkdir(parents=True, exist_ok=True)
-            rundir.write_json(path, found)
+            results.add(path, [found])
         progress.tick(cell, found)
     return failed
 

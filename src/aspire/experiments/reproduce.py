@@ -1,4 +1,4 @@
-"""An experiment from its name to its files: cells, summary.json and pictures."""
+"""An experiment from its name to its file of finished cells."""
 
 from __future__ import annotations
 
@@ -7,18 +7,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from aspire.data import Missing, files_of
-from aspire.experiments import plans, pool, summary, tune
+from aspire.experiments import plans, pool, results, tune
 from aspire.experiments.plans import Request
 from aspire.runtimes import rundir
-
-SUMMARY = "summary.json"
 
 
 @dataclass(frozen=True)
 class Done:
-    """What a command did: the experiments it ran, what it had to leave out, what failed."""
+    """What a command did: the files of its experiments, what it had to leave out, what failed."""
 
-    summaries: tuple[Path, ...]
+    files: tuple[Path, ...]
     skipped: tuple[str, ...] = ()
     failed: tuple[str, ...] = ()
 
@@ -53,7 +51,7 @@ def reproduce(
             tell(f"{experiment}: {len(cells)} cells, {jobs} at a time.")
             trials = 1 if experiment != "tune" else 3 if request.quick else tune.TRIALS
             failed += pool.carry_out(cells, out, data=data, jobs=jobs, tell=tell, trials=trials)
-            made += conclude(experiment, out, tell, command)
+            made += conclude(experiment, out, command)
     if not made:
         why = "; ".join([*skipped, *failed[:1]]) or "no such method"
         raise ValueError(f"{name}: nothing could be run ({why})")
@@ -77,26 +75,12 @@ def available(
     return here, skipped
 
 
-def conclude(experiment: str, out: Path, tell: pool.Tell, command: str) -> list[Path]:
-    """summary.json and the pictures, from every finished cell in the folder; [] without one."""
-    folder = out / experiment
-    records = summary.records_in(folder)
+def conclude(experiment: str, out: Path, command: str) -> list[Path]:
+    """The experiment's file, [] without a finished cell; after `tune` also the chosen settings."""
+    path = results.path_of(out, experiment)
+    records = list(results.read(path).values())
     if not records:
         return []
-    shown = records
     if experiment == "tune":
-        shown = [dict(record) for record in tune.best_of(records)]
-        rundir.write_json(folder / tune.FILE, tune.choose(records, command))
-    lines = summary.summarise(shown)
-    if experiment == "time":
-        lines = summary.add_times(lines, shown)
-    elif experiment == "table2":
-        lines = summary.add_drops(lines)
-    rundir.write_json(folder / SUMMARY, lines)
-    try:
-        from aspire.experiments import pictures
-
-        pictures.draw(experiment, records, folder)
-    except ImportError:
-        tell("No pictures: they need matplotlib (pip install 'aspire-ease[plot]').")
-    return [folder / SUMMARY]
+        rundir.write_json(out / tune.FILE, tune.choose(records, command))
+    return [path]

@@ -14,11 +14,16 @@ from torch import Tensor
 from aspire.experiments import attack
 from aspire.runtimes import blocks, simulator
 from aspire.runtimes.delays import LogNormal
+from aspire.runtimes.errors import Stopped
 from aspire.train import Job, Run, evaluate, outcome
 from aspire.types import Task
 
 COLUMNS = ("t", "time", "gradients", "worst_accuracy", "worst_loss", "accuracies", "losses")
 DIGITS = 5  # of what is in the history
+OF_TRAIN = (  # in the result of `train`, and of no use in a cell: no site there has a `val`
+    *("val_losses", "val_accuracies", "val_samples", "worst_val_loss", "worst_val_accuracy"),
+    *("selected", "last", "ended_by", "trend", "converged"),
+)
 MANY = 10**12  # steps: gradients or time are the end
 
 
@@ -76,7 +81,7 @@ class Watch:
             over = done(simulation)
             if over and (not self.history or self.history[-1]["t"] != simulation.master.t):
                 self.history.append(self.line(simulation))
-        except simulator.Stopped as reason:
+        except Stopped as reason:
             self.stopped, over = str(reason), True
             self.history.append(self.lost(simulation))
         self.seconds += time.perf_counter() - began
@@ -101,6 +106,8 @@ class Watch:
         """What is known at the end."""
         run = self.run_of(simulation, self.seconds)
         found = {**run.result(), "constants": dict(simulation.master.constants)}
+        for name in OF_TRAIN:
+            del found[name]
         found["history"] = self.columns()
         if self.stopped:
             found |= {"stopped": self.stopped, "worst_loss": None}
@@ -124,11 +131,11 @@ class Watch:
             line["gap"] = squared_gap(self.job, simulation)
         if self.triggered is not None:
             flat = self.job.problem.flat
-            model = flat.module(self.job.method.model(simulation.master))
+            model = flat.module(self.job.method.model(simulation.master)).eval()
             line["attack_success"] = attack.share_sent(model, self.triggered)
         if self.honest < len(self.job.problem.names):
             line["extra_weight"] = line["weights"][-1]
-            for name in ("losses", "accuracies", "weights"):
+            for name in ("losses", "train_losses", "test_losses", "accuracies", "weights"):
                 line[name] = line[name][: self.honest]
             line["worst_loss"] = max(line["losses"])
             line["worst_accuracy"] = min(line["accuracies"])
@@ -147,7 +154,13 @@ class Watch:
 
     def run_of(self, simulation: simulator.Simulation, seconds: float) -> Run:
         """Over the honest sites, without the model and what the cell has elsewhere."""
-        run = outcome(self.job, simulation, self.history, seconds, evaluated_on="test")
+        trained, tested, validated = (x[: self.honest] for x in self.job.problem.sizes())
+        now = simulation.time
+        run = outcome(
+            *(self.job, simulation, self.history, seconds),
+            sizes=(trained, tested, validated),
+            virtual_seconds=now,
+        )
         sites = self.job.problem.names[: self.honest]
         return replace(run, model=torch.nn.Identity(), sites=sites, history=[], settings={})
 

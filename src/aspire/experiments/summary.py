@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping
-from pathlib import Path
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+
+from aspire.experiments import tune
 
 FIGURES = (
     "worst_accuracy",
@@ -17,35 +17,12 @@ FIGURES = (
     "worst_case_loss",
     "planes",
     "virtual_seconds",
-    "worker_gradients",
-    "sample_passes",
-    "wall_seconds",
     "attack_success",
     "extra_weight",
     "gap",
     "largest_delay",
 )
-PER_SITE = ("accuracies", "losses", "weights")
 Record = Mapping[str, Any]
-
-
-def read_cell(path: Path) -> dict[str, Any] | None:
-    """The record of a finished cell; None where there is none or it is not whole."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return found if isinstance(found, dict) and "cell" in found else None
-
-
-def records_in(folder: Path) -> list[dict[str, Any]]:
-    """Every finished cell of an experiment, in the order of data set, method and number."""
-    found = []
-    for path in folder.glob("*/*/*.json"):
-        record = read_cell(path)
-        if record is not None and path.stem.isdecimal():
-            found.append((path.parent.parent.name, path.parent.name, int(path.stem), record))
-    return [record for *_, record in sorted(found, key=lambda item: item[:3])]
 
 
 def groups(records: Iterable[Record]) -> dict[tuple[str, str, str], list[Record]]:
@@ -58,9 +35,21 @@ def groups(records: Iterable[Record]) -> dict[tuple[str, str, str], list[Record]
         key = record["dataset"], record["method"], record["variant"]
         made.setdefault(key, []).append(record)
     for key, several in made.items():
-        most = max(record["cell"]["budget"] for record in several)
-        made[key] = [record for record in several if record["cell"]["budget"] == most]
+        most = max(record["budget"] for record in several)
+        made[key] = [record for record in several if record["budget"] == most]
     return made
+
+
+def lines_of(experiment: str, records: Sequence[Record]) -> list[dict[str, Any]]:
+    """The lines of an experiment's tables; of `tune` only the trial that each method chose."""
+    if experiment == "tune":
+        return summarise(tune.best_of(records))
+    lines = summarise(records)
+    if experiment == "time":
+        return add_times(lines, records)
+    if experiment == "table2":
+        return add_drops(lines)
+    return lines
 
 
 def summarise(records: Iterable[Record]) -> list[dict[str, Any]]:
@@ -69,18 +58,16 @@ def summarise(records: Iterable[Record]) -> list[dict[str, Any]]:
     for (dataset, method, variant), several in groups(records).items():
         line: dict[str, Any] = {"dataset": dataset, "method": method, "variant": variant}
         line["seeds"] = [record["seed"] for record in several]
-        line["gradients"] = several[0]["cell"]["budget"]
+        line["gradients"] = several[0]["budget"]
         line["settings"] = several[0]["settings"]
         line["stopped"] = sum("stopped" in record for record in several)
         for name in FIGURES:
             values = [record[name] for record in several if record.get(name) is not None]
             if values:
                 line[name] = {"mean": mean(values), "std": spread(values)}
-        for name in PER_SITE:
-            if several[0].get(name) is not None:
-                line[name] = np.mean([record[name] for record in several], axis=0).tolist()
-        if several[0].get("sites") is not None:
-            line["sites"] = several[0]["sites"]
+        if "accuracies" in several[0]:
+            sites = [record["accuracies"] for record in several]
+            line["accuracies"] = np.mean(sites, axis=0).tolist()
         lines.append(line)
     return lines
 

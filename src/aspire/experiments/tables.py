@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from aspire.experiments import paper
-from aspire.runtimes import rundir
+from aspire.experiments import paper, results, summary
+from aspire.experiments.results import Record
 
 Line = dict[str, Any]
 TITLES = {
@@ -41,19 +41,20 @@ NOTES = {
 }
 
 
-def experiments_in(directory: Path) -> list[str]:
-    """The names that have a summary there; none is one sentence."""
+def experiments_in(directory: Path) -> dict[str, list[Record]]:
+    """The finished cells of each experiment that has any there; none at all is one sentence."""
     if not directory.is_dir():
         raise ValueError(f"DIR={str(directory)!r}: expected a folder of aspire reproduce")
-    found = [name for name in TITLES if (directory / name / "summary.json").is_file()]
+    read = {name: list(results.read(results.path_of(directory, name)).values()) for name in TITLES}
+    found = {name: records for name, records in read.items() if records}
     if not found:
-        raise ValueError(f"DIR={str(directory)!r}: expected a folder with NAME/summary.json in it")
+        raise ValueError(f"DIR={str(directory)!r}: expected a folder with NAME.jsonl in it")
     return found
 
 
-def by_dataset(name: str, folder: Path) -> dict[str, list[Line]]:
+def by_dataset(name: str, records: Sequence[Record]) -> dict[str, list[Line]]:
     """The lines of an experiment for each data set, in the order of the tables."""
-    lines: list[Line] = rundir.read_json(folder / "summary.json")
+    lines = summary.lines_of(name, records)
     names = dict.fromkeys(line["dataset"] for line in lines)
     return {d: sorted((x for x in lines if x["dataset"] == d), key=order) for d in names}
 
@@ -61,9 +62,9 @@ def by_dataset(name: str, folder: Path) -> dict[str, list[Line]]:
 def markdown(directory: Path) -> str:
     """Every table, one after the other."""
     parts = []
-    for name in experiments_in(directory):
+    for name, records in experiments_in(directory).items():
         parts.append(f"### {TITLES[name]}\n\n`aspire reproduce {name}`. {NOTES[name]}\n")
-        for dataset, lines in by_dataset(name, directory / name).items():
+        for dataset, lines in by_dataset(name, records).items():
             parts.append(markdown_table(paper.DATASETS.get(dataset, dataset), name, lines))
     return "\n".join(parts)
 

@@ -170,7 +170,7 @@ def over_time(record: Mapping[str, Any]) -> float:
 def grouped(records: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], list[Any]]:
     """The trials of every data set and method, in their order."""
     groups: dict[tuple[str, str], list[Any]] = {}
-    for record in sorted(records, key=lambda record: record["cell"]["trial"]):
+    for record in sorted(records, key=lambda record: record["trial"]):
         groups.setdefault((record["dataset"], record["method"]), []).append(record)
     return dict(sorted(groups.items()))
 
@@ -183,12 +183,12 @@ def choose(records: Sequence[Mapping[str, Any]], command: str) -> dict[str, Any]
         chosen["datasets"].setdefault(dataset, {})[method] = {
             TUNED: found["settings"],
             TIMED: soonest["settings"],
-            "trial": found["cell"]["trial"],
-            "trial_for_time": soonest["cell"]["trial"],
+            "trial": found["trial"],
+            "trial_for_time": soonest["trial"],
             "trials": len(trials),
             "validation_score": score(found),
             "default_score": score(trials[0]),
-            "gradients": found["cell"]["budget"],
+            "gradients": found["budget"],
         }
     return chosen
 

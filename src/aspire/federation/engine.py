@@ -12,8 +12,10 @@ from torch import Tensor
 from aspire.federation import kits
 from aspire.federation.lines import Terms
 from aspire.federation.messages import Shape, shape_of
+from aspire.federation.method import sent
 from aspire.federation.server import Server
 from aspire.federation.wire_pb2 import Settings
+from aspire.types import Method
 
 
 @dataclass(frozen=True)
@@ -39,22 +41,23 @@ class Federation:
 def federation(
     start: Tensor,
     settings: Mapping[str, Any],
+    method: Method,
     *,
-    preset: str,
     kit: Path,
     listen: str,
     file: str,
     megabytes: float | None = None,
+    own: bool = False,
 ) -> Federation:
-    """The engine for a job with this start vector, these settings and the preset by its name."""
+    """The engine for a job with this start vector, these settings and this method.
+
+    own  FILE.py itself makes the method, by method()
+    """
     shape = shape_of(start, megabytes)
     work = {
-        "seed": settings["seed"],
         "batch_size": settings["batch_size"] or 0,
         "weight_decay": settings["weight_decay"],
-        "local_steps": settings["local_steps"],
-        "preset": preset,
-        "pull_bound": settings["pull_bound"] or 0.0,
+        **sent(method, own=own),
     }
     return Federation(
         str(kit.resolve()), listen, shape.most, shape.parameters, shape.dtype, work, file

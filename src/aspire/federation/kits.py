@@ -3,6 +3,7 @@
     DIR/ca/            key.pem cert.pem                     stays with who runs the federation
     DIR/server/        key.pem cert.pem ca.pem sites.txt    goes to the server
     DIR/sites/NAME/    key.pem cert.pem ca.pem              goes to that site, by a safe way
+                       batch.key                            made there, and never leaves it
 
 A site is who its certificate says (the subject's common name), and nothing else. `sites.txt` is the
 allow-list: one name a line, in the order of the sites' numbers. A certificate of the server cannot
@@ -32,6 +33,7 @@ except ImportError:
 
 logger = logging.getLogger("aspire")
 KEY, CERT, CA, SITES = "key.pem", "cert.pem", "ca.pem", "sites.txt"
+BATCHES, SECRET = "batch.key", 32  # the file, and its bytes
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._()-]{0,63}")
 CLOCKS = datetime.timedelta(minutes=10)  # how far two machines' clocks may be apart
 
@@ -209,10 +211,33 @@ def read(folder: Path) -> Kit:
                 f"kit={str(folder)!r} has no {name}: expected a kit of aspire federation"
             )
         found[name] = path.read_bytes()
-    mode = (folder / KEY).stat().st_mode & 0o777
-    if mode & 0o077:
-        logger.warning("%s can be read by others (mode %o): expected 600", folder / KEY, mode)
+    _warn_if_open(folder / KEY)
     return Kit(folder, common_name(found[CERT], folder), found[KEY], found[CERT], found[CA])
+
+
+def batch_key(folder: Path) -> bytes:
+    """The secret that draws a site's batches: made on first use, kept across restarts."""
+    path = folder / BATCHES
+    try:
+        _create(path, os.urandom(SECRET), 0o600)
+    except FileExistsError:
+        pass
+    except OSError as error:
+        raise ValueError(f"kit={str(folder)!r}: cannot make {BATCHES} in it ({error})") from None
+    try:
+        key = path.read_bytes()
+    except OSError as error:
+        raise ValueError(f"{path}: expected a readable file ({error})") from None
+    if len(key) != SECRET:
+        raise ValueError(f"{path} has {len(key)} bytes: expected {SECRET}; remove it for a new one")
+    _warn_if_open(path)
+    return key
+
+
+def _warn_if_open(path: Path) -> None:
+    mode = path.stat().st_mode & 0o777
+    if mode & 0o077:
+        logger.warning("%s can be read by others (mode %o): expected 600", path, mode)
 
 
 def common_name(certificate: bytes, where: Path) -> str:

@@ -9,10 +9,10 @@ from typing import Any
 
 import grpc
 from google.protobuf.message import DecodeError
-from grpc import aio
 
-from aspire.federation.messages import Refusal, Shape
-from aspire.federation.wire_pb2 import FromSite, Hello, Over, Settings
+from aspire.federation.messages import HELLO, Refusal, Shape
+from aspire.federation.places import Place
+from aspire.federation.wire_pb2 import Hello, Over, Settings
 from aspire.types import Task
 
 WAITING = 16  # tasks for one site that are not sent yet: evaluations, and one of the method
@@ -28,6 +28,8 @@ class Connection:
     outbox: deque[Task | Over] = field(default_factory=deque)
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     given: dict[int, bool] = field(default_factory=dict)  # task -> answered
+    repeats: int = 0  # reports on tasks that were answered
+    place: Place | None = None  # for what is written to it
 
     def hand(self, task: Task) -> None:
         """A new task of the method replaces one that was not sent yet; evaluations queue up."""
@@ -48,6 +50,8 @@ class Connection:
     def say_over(self, reason: str = "") -> None:
         self.outbox = deque([Over(reason=reason)])
         self.wake.set()
+        if self.place is not None:
+            self.place.hurry()
 
     def end(self, code: grpc.StatusCode, reason: str) -> None:
         if not self.ended.done():
@@ -60,7 +64,7 @@ class Line:
 
     number: int
     connection: Connection | None = None
-    strikes: int = 0
+    out: bool = False  # for the rest of the run
     seen: bool = False
     told: bool = False  # that the run is over
 
@@ -74,14 +78,15 @@ class Terms:
     file: bytes
 
 
-def hello_of(received: Any) -> Hello:
+def hello_of(context: Any) -> Hello:
+    """What a call's metadata says of who calls."""
+    said = [value for key, value in context.invocation_metadata() if key == HELLO]
+    if len(said) != 1 or not isinstance(said[0], bytes):
+        raise Refusal("said no Hello")
     try:
-        first = FromSite() if received is aio.EOF else FromSite.FromString(received)
+        return Hello.FromString(said[0])
     except DecodeError:
-        raise Refusal("sent bytes that are no message") from None
-    if not first.HasField("hello"):
-        raise Refusal("sent no Hello first")
-    return first.hello
+        raise Refusal("said a Hello that is no message") from None
 
 
 def certified_name(context: Any) -> str:

@@ -19,20 +19,22 @@ from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 from torch import Tensor
 
-from aspire.federation.wire_pb2 import Header, Vector
+from aspire.federation.wire_pb2 import Header, ToSite, Vector
 from aspire.letters import posted, room_before
-from aspire.methods.state import finite
 
-MAJOR, MINOR = 1, 1
+MAJOR, MINOR = 3, 0
+HELLO = "aspire-hello-bin"  # where a call's metadata has the Hello
 METHOD = "/aspire.federation.Federation/Serve"
 CHUNK = 4 * 2**20  # bytes of vectors in one part
+PIECE = 2**20  # the same of a message that needs several: how far it is shows in time
+ANNOUNCED = 2**18  # bytes of vectors: of a longer report the header comes first, by itself
 OVERHEAD = 64 * 2**10  # bytes of everything else in one part
 DTYPES: dict[str, np.dtype[Any]] = {"float32": np.dtype("<f4"), "float64": np.dtype("<f8")}
 LONG = 2**16  # numbers: longer vectors travel beside the computation
 EIGHT = 8  # bytes of the longest numbers: where they begin at a multiple they need not be moved
-LARGEST = 1e30  # of a reported number: sums and squares of such are still finite
 NOTHING = memoryview(b"")
 VECTORS, NUMBERS, NAME = 4, 64, 64  # at most: vectors, numbers, letters of a name, in one message
+SAID = 300  # letters of the other side's words that we repeat
 
 
 with warnings.catch_warnings():  # torch warns once a process of arrays that are only read
@@ -78,24 +80,35 @@ def shape_of(start: Tensor, megabytes: float | None = None) -> Shape:
 
 
 def frames(
-    id: int, vectors: Mapping[str, Tensor], scalars: Mapping[str, float], kind: str = ""
+    id: int,
+    vectors: Mapping[str, Tensor],
+    scalars: Mapping[str, float],
+    kind: str = "",
+    *,
+    announce: bool = False,
 ) -> Iterator[bytes]:
     """FromSite(report=Part) or ToSite(task=Part), serialised: first the header and some bytes.
 
     Both are field 2, so they look alike. Put together by hand: protobuf would copy the vectors
-    three times. A vector in a letter is not copied at all.
+    three times. A vector in a letter is not copied at all. With `announce` the first part of a long
+    message is its header alone: the rest may have to wait.
     """
     named = [Vector(name=name, length=len(x)) for name, x in vectors.items()]
     header = Header(id=id, kind=kind, scalars=scalars, vectors=named).SerializeToString()
-    letter = _letter(header, *vectors.values()) if len(vectors) == 1 else None
+    size = sum(x.nbytes for x in vectors.values())
+    alone = announce and size > ANNOUNCED
+    letter = _letter(header, *vectors.values()) if len(vectors) == 1 and not alone else None
     if letter is not None:
         yield letter
         return
+    if alone:
+        yield _begin(0, header)
     views = [_view(x) for x in vectors.values()]
     data = views[0] if len(views) == 1 else memoryview(b"".join(views))
-    for at in range(0, max(1, len(data)), CHUNK):
-        part = data[at : at + CHUNK]
-        yield b"".join((_begin(len(part), None if at else header), part))
+    step = CHUNK if size <= CHUNK else PIECE
+    for at in range(0, max(1, size), step):
+        part = data[at : at + step]
+        yield b"".join((_begin(len(part), None if at or alone else header), part))
 
 
 def _letter(header: bytes, x: Tensor) -> bytes | None:
@@ -168,7 +181,7 @@ def unframed(raw: bytes) -> tuple[Header | None, memoryview] | None:
         return None
     if at < len(raw) and raw[at] == 0x0A:
         size, at = _length(raw, at + 1)
-        header = _header(raw[at : at + size], size)
+        header = _header(raw, at, size)
         at += size
     if at < len(raw) and raw[at] == 0x12:
         size, at = _length(raw, at + 1)
@@ -187,13 +200,32 @@ def _length(raw: bytes, at: int) -> tuple[int, int]:
     raise Refusal("sent bytes that are no message")
 
 
-def _header(raw: bytes, size: int) -> Header:
-    if len(raw) < size:
+def _header(raw: bytes, at: int, size: int) -> Header:
+    """Decoded, it can take twenty times the memory of its bytes, so these are few."""
+    if size > OVERHEAD:
+        raise Refusal(f"sent a header of {size} bytes: expected at most {OVERHEAD}")
+    if len(raw) < at + size:
         raise Refusal("sent bytes that are no message")
     try:
-        return Header.FromString(raw)
+        return Header.FromString(raw[at : at + size])
     except DecodeError:
         raise Refusal("sent bytes that are no message") from None
+
+
+def to_site(raw: bytes) -> ToSite:
+    """A welcome or an end; tasks are read by `next_message`."""
+    if len(raw) > OVERHEAD:
+        raise Refusal(f"sent {len(raw)} bytes: expected at most {OVERHEAD} here")
+    try:
+        return ToSite.FromString(raw)
+    except DecodeError:
+        raise Refusal("sent bytes that are no message") from None
+
+
+def quoted(text: str) -> str:
+    """What the other side said, in one short line that no terminal takes for anything else."""
+    plain = text if text.isprintable() else repr(text)
+    return plain if len(plain) <= SAID else plain[:SAID] + "..."
 
 
 @dataclass
@@ -216,13 +248,17 @@ class Message:
     def whole(self) -> bool:
         return self.filled == self.size
 
+    @property
+    def long(self) -> bool:
+        return self.size > ANNOUNCED
+
     def add(self, data: memoryview) -> None:
         end = self.filled + len(data)
         if end > self.size:
             raise Refusal(f"sent {end} bytes of vectors: expected {self.size}")
         if len(data) == self.size:
             self.buffer = data
-        else:
+        elif data:
             if not self.filled:
                 self.buffer = np.empty(self.size, np.uint8).data
             self.buffer[self.filled : end] = data
@@ -238,14 +274,6 @@ class Message:
         flat, p = self.numbers(), self.shape.parameters
         return {n: torch.from_numpy(flat[i * p : i * p + p]) for i, n in enumerate(self.names)}
 
-    def refuse_not_finite(self) -> None:
-        for name, value in self.scalars.items():
-            if not abs(value) <= LARGEST:
-                raise Refusal(f"reports {name}={value}: expected a number within +-{LARGEST:g}")
-        for name, x in self.vectors().items():
-            if not finite(x):
-                raise Refusal(f"reports {name} with values that are not finite")
-
 
 def begin(header: Header, shape: Shape) -> Message:
     """Room for a message, or a Refusal; looks at numbers and lengths only."""
@@ -260,7 +288,7 @@ def begin(header: Header, shape: Shape) -> Message:
     for vector in header.vectors:
         if vector.length != shape.parameters:
             raise Refusal(
-                f"sent {vector.name} of {vector.length} numbers: expected {shape.parameters}"
+                f"sent {vector.name!r} of {vector.length} numbers: expected {shape.parameters}"
             )
     total = len(names) * shape.bytes
     if total > shape.most:

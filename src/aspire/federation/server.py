@@ -1,9 +1,12 @@
 """The server's end: a carrier whose workers are sites that dial in over mutual TLS.
 
 All connections are asyncio's; the driver is not, see `loops`. A site is who its certificate says.
-What breaks the protocol is refused with a reason, and ends that connection only; a site that does
-it three times stays out for the run.
-Of two connections of one site the newer stays: the older may be a line that nobody hung up.
+What breaks the protocol is refused with a reason, and ends that connection only; how often a site
+may do that, the driver says.
+Of two connections of one site the newer stays: the older may be one that broke unnoticed. More than
+two at a time are refused unread, so that a certificate is good for two messages in the making, and
+so are more than CALLS a minute, since each is sent its task again. What goes over a connection is
+in `traffic`.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import asyncio
 import logging
 import os
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -22,31 +26,27 @@ from grpc import aio
 from aspire.federation import kits
 from aspire.federation.lines import Connection, Line, Terms, certified_name, hello_of
 from aspire.federation.loops import Beside, InTurns, Loop
-from aspire.federation.messages import (
-    CHUNK,
-    LONG,
-    MAJOR,
-    MINOR,
-    OVERHEAD,
-    Message,
-    Refusal,
-    frames,
-    next_message,
-)
-from aspire.federation.wire_pb2 import Hello, Over, Settings, ToSite, Welcome
-from aspire.runtimes.driver import Arrival, Back, Gone
+from aspire.federation.messages import CHUNK, LONG, MAJOR, MINOR, OVERHEAD, Refusal
+from aspire.federation.meter import Meter
+from aspire.federation.traffic import LOOK, Traffic, is_long
+from aspire.federation.wire_pb2 import Hello, ToSite, Welcome
+from aspire.runtimes.carrier import Arrival, Gone
 from aspire.types import Report, Task
 
 logger = logging.getLogger("aspire")
 CORES = 4  # from which on the connections have a thread of their own, where vectors are long
-STRIKES = 3  # breaches of the protocol after which a site stays out
-HELLO = 10.0  # seconds until a connection must have said who it is
+CONNECTIONS = 2  # of one certificate at a time
+CALLS = 60  # of one certificate in a minute
+SOCKETS = 256  # connections that may do without a call, besides what the sites need
 PARTING = 6.0  # seconds to tell all that the run is over: longer than a site's longest pause
 FAREWELL = 3.0  # seconds that a site has to hang up when it is told to
-FOR_GOOD = (grpc.StatusCode.ABORTED, grpc.StatusCode.PERMISSION_DENIED)
-LOOK = 1.0  # seconds between two looks at the allow-list
-# gRPC ends a line with a larger message as it ends one that broke, and says no more
-LOST = f"%s: the line ended: hung up, broken, or a message of more than {CHUNK + OVERHEAD} bytes"
+FOR_GOOD = (
+    grpc.StatusCode.ABORTED,
+    grpc.StatusCode.INVALID_ARGUMENT,
+    grpc.StatusCode.PERMISSION_DENIED,
+)
+# gRPC ends a connection with a larger message as it ends one that broke, and says no more
+LOST = f"%s: the connection ended: closed, broken, or a message over {CHUNK + OVERHEAD} bytes"
 OPTIONS = (
     ("grpc.max_receive_message_length", CHUNK + OVERHEAD),
     ("grpc.max_send_message_length", -1),
@@ -54,6 +54,10 @@ OPTIONS = (
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
     ("grpc.max_concurrent_streams", 4),
+    # what is not read yet stays with the sender: gRPC would buffer more on a fast connection
+    ("grpc.http2.bdp_probe", 0),
+    ("grpc.max_metadata_size", 8 * 2**10),
+    ("grpc.max_connection_idle_ms", 30_000),
     ("grpc.server_handshake_timeout_ms", 10_000),
     ("grpc.so_reuseport", 0),
 )
@@ -67,9 +71,13 @@ class Server:
         self.identity = os.urandom(16)
         self.lines = {name: Line(number) for number, name in enumerate(names)}
         self.numbered = list(self.lines.values())
+        self.attending: Counter[str] = Counter()  # connections by certificate
+        self.meters: dict[str, Meter] = {}  # likewise
         self.allowed = set(kits.allowed(kit.folder))
         beside = terms.shape.parameters > LONG and (os.cpu_count() or 1) >= CORES
         self.loop: Loop[Arrival] = Beside() if beside else InTurns()
+        self.traffic = Traffic(self.loop, terms.shape)
+        self.taken = 0  # long reports that the driver has in its hands
         self._over = self._closed = False
         self.port = self.loop.run(partial(self._serve, listen))
 
@@ -79,7 +87,15 @@ class Server:
         self.loop.call(self._hand, list(tasks))
 
     def receive(self, timeout: float) -> list[Arrival]:
-        return self.loop.take(timeout)
+        """Who asks for more has absorbed what it was given before."""
+        if self.taken:
+            self.loop.call(self.traffic.absorbed, self.taken)
+        found = self.loop.take(timeout)
+        self.taken = sum(isinstance(one, Report) and is_long(one) for one in found)
+        return found
+
+    def dismiss(self, worker: int, reason: str, *, for_good: bool) -> None:
+        self.loop.call(self._dismiss, worker, reason, for_good)
 
     def close(self) -> None:
         """Say that the run is over; with an exception on its way it is not, and sites wait."""
@@ -93,7 +109,8 @@ class Server:
 
     async def _serve(self, listen: str, started: asyncio.Future[int]) -> None:
         self._stop = asyncio.Event()
-        server = aio.server(options=OPTIONS)
+        most = SOCKETS + 2 * CONNECTIONS * len(self.lines)
+        server = aio.server(options=(*OPTIONS, ("grpc.max_allowed_incoming_connections", most)))
         handler = grpc.stream_stream_rpc_method_handler(self._attend)
         service = grpc.method_handlers_generic_handler(
             "aspire.federation.Federation", {"Serve": handler}
@@ -120,7 +137,7 @@ class Server:
                 line.connection.end(grpc.StatusCode.UNAVAILABLE, "the server stops")
         now = asyncio.get_running_loop().time
         end = now() + PARTING
-        while self._over and any(x.seen and not x.told for x in self.numbered):
+        while self._over and any(x.seen and not (x.told or x.out) for x in self.numbered):
             if now() > end:
                 break
             await asyncio.sleep(0.02)
@@ -132,10 +149,17 @@ class Server:
             if connection is not None:
                 connection.hand(task)
 
+    def _dismiss(self, worker: int, reason: str, for_good: bool) -> None:
+        line = self.numbered[worker]
+        line.out = line.out or for_good
+        if line.connection is not None:
+            line.connection.end(grpc.StatusCode.INVALID_ARGUMENT, reason)
+
     async def _watch(self) -> None:
         """A site that was taken off the allow-list is cut off."""
         while True:
             await asyncio.sleep(LOOK)
+            self.traffic.look()
             try:
                 self.allowed = set(kits.allowed(self.kit.folder))
             except (ValueError, OSError) as error:
@@ -149,7 +173,21 @@ class Server:
     # ------------------------------------------------------------ one connection
 
     async def _attend(self, _: Any, context: Any) -> None:
+        """Nothing is read of a call that is one too many."""
         name = certified_name(context)
+        if self.attending[name] >= CONNECTIONS:
+            reason = f"{name}: has {CONNECTIONS} connections already"
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, reason)
+        if not self.meters.setdefault(name, Meter(CALLS)).take():
+            reason = f"{name}: has connected {CALLS} times in a minute"
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, reason)
+        self.attending[name] += 1
+        try:
+            await self._converse(name, context)
+        finally:
+            self.attending[name] -= 1
+
+    async def _converse(self, name: str, context: Any) -> None:
         try:
             line = await self._admit(name, context)
         except Refusal as refusal:
@@ -162,8 +200,8 @@ class Server:
         if self._over:
             connection.say_over()
         logger.info("%s is connected from %s", name, context.peer())
-        reading = asyncio.create_task(self._read(line, connection))
-        writing = asyncio.create_task(self._write(line, connection))
+        reading = asyncio.create_task(self.traffic.read(line, connection))
+        writing = asyncio.create_task(self.traffic.write(line, connection))
         try:
             events: set[asyncio.Future[Any]] = {reading, writing, connection.ended}
             await asyncio.wait(events, return_when=asyncio.FIRST_COMPLETED)
@@ -185,19 +223,17 @@ class Server:
 
     async def _admit(self, name: str, context: Any) -> Line:
         """The site's line, once it said a proper Hello and was made welcome."""
-        try:
-            hello = hello_of(await asyncio.wait_for(context.read(), HELLO))
-        except TimeoutError:
-            raise Refusal(f"said nothing for {HELLO:g} s") from None
+        hello = hello_of(context)
         self._check(name, hello)
         line = self.lines[name]
-        if hello.file != self.terms.file:
+        if hello.file != self.terms.file and not line.seen:
             logger.warning("%s runs another FILE.py (%s)", name, hello.file.hex()[:16])
-        settings = Settings()
-        settings.CopyFrom(self.terms.settings)
-        settings.number, settings.sites = line.number, len(self.lines)
         welcome = Welcome(
-            major=MAJOR, minor=MINOR, server=self.identity, settings=settings, file=self.terms.file
+            major=MAJOR,
+            minor=MINOR,
+            server=self.identity,
+            settings=self.terms.settings,
+            file=self.terms.file,
         )
         await context.write(ToSite(welcome=welcome).SerializeToString())
         return line
@@ -217,11 +253,11 @@ class Server:
         shape = self.terms.shape
         if (hello.parameters, hello.dtype) != (shape.parameters, shape.dtype):
             raise Refusal(
-                f"has a model of {hello.parameters} parameters of type {hello.dtype[:16]}: "
+                f"has a model of {hello.parameters} parameters of type {hello.dtype[:16]!r}: "
                 f"expected {shape.parameters} of type {shape.dtype}"
             )
-        if self.lines[name].strikes >= STRIKES:
-            raise Refusal(f"broke the protocol {STRIKES} times and stays out of this run")
+        if self.lines[name].out:
+            raise Refusal("was refused too often and stays out of this run")
 
     def _ending(
         self, name: str, line: Line, connection: Connection, reading: asyncio.Task[None]
@@ -233,51 +269,9 @@ class Server:
         if not isinstance(error, Refusal):
             self._lost(name)
             return grpc.StatusCode.OK, ""
-        line.strikes += 1
-        logger.warning("refused: %s: %s", name, error)
-        self.loop.put(Gone(line.number, f"broke the protocol: it {error}"))
+        self.loop.put(Gone(line.number, f"it {error}", breach=True))
         return grpc.StatusCode.INVALID_ARGUMENT, f"{name}: {error}"
 
     def _lost(self, name: str) -> None:
         if not self._over:
             logger.warning(LOST, name)
-
-    async def _read(self, line: Line, connection: Connection) -> None:
-        """Reports into the queue, each once."""
-        self.loop.put(Back(line.number))
-        message: Message | None = None
-        while (received := await connection.context.read()) is not aio.EOF:
-            if connection.ended.done():
-                continue
-            message = next_message(message, received, self.terms.shape)
-            if message.whole:
-                self._accept(line, connection, message)
-                message = None
-        if message is not None:
-            raise Refusal(f"hung up after {message.filled} of {message.size} bytes")
-
-    def _accept(self, line: Line, connection: Connection, message: Message) -> None:
-        answered = connection.given.get(message.id)
-        if answered is None:
-            raise Refusal(f"reports task {message.id}: it was never given it")
-        if answered:
-            logger.debug("site %d reports task %d twice", line.number, message.id)
-            return
-        message.refuse_not_finite()
-        connection.given[message.id] = True
-        vectors = message.vectors()
-        self.loop.put(Report(line.number, message.id, vectors, message.scalars, finite=True))
-
-    async def _write(self, line: Line, connection: Connection) -> None:
-        while True:
-            await connection.wake.wait()
-            connection.wake.clear()
-            while connection.outbox:
-                task = connection.outbox.popleft()
-                if isinstance(task, Over):
-                    await connection.context.write(ToSite(over=task).SerializeToString())
-                    line.told = not task.reason
-                    continue
-                connection.give(task)
-                for frame in frames(task.id, task.vectors, task.scalars, task.kind):
-                    await connection.context.write(frame)

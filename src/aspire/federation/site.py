@@ -3,6 +3,7 @@
 A lost line is dialled again, with growing pauses. The server then hands out the task in the site's
 hands once more: if its report was lost on the way, that report is sent again, not computed again.
 A server that was restarted counts tasks afresh, so the site forgets what it remembered.
+What a server may ask for is in `policy`.
 """
 
 from __future__ import annotations
@@ -20,9 +21,11 @@ from typing import Any
 import grpc
 from grpc import aio
 
+from aspire.failures import Failed, failed
 from aspire.federation.kits import Kit
 from aspire.federation.messages import (
     CHUNK,
+    HELLO,
     MAJOR,
     METHOD,
     MINOR,
@@ -32,8 +35,12 @@ from aspire.federation.messages import (
     Shape,
     frames,
     next_message,
+    quoted,
+    to_site,
 )
-from aspire.federation.wire_pb2 import FromSite, Hello, Over, Settings, ToSite, Welcome
+from aspire.federation.meter import MINUTE
+from aspire.federation.policy import Guard, Policy, TooOften, check_method, check_welcome
+from aspire.federation.wire_pb2 import Hello, Over, Settings, ToSite, Welcome
 from aspire.native import keep_memory
 from aspire.runtimes.serve import NoState, look_ahead, serve
 from aspire.sites import Site
@@ -43,7 +50,7 @@ logger = logging.getLogger("aspire")
 FIRST, LONGEST = 0.25, 5.0  # seconds between two attempts: doubling, and by chance a bit less
 SHORT = 0.05  # seconds of work for which no thread is worth its while
 OVER = ToSite(over=Over()).SerializeToString()[:1]  # how such a message begins
-WAITING = 64  # tasks in the inbox; more are not sent by a proper server
+WAITING = 4  # tasks in the inbox; nothing more is read while there are as many
 ANSWER = 20.0  # seconds until a server must have said Welcome
 FINAL = {
     grpc.StatusCode.PERMISSION_DENIED,
@@ -76,10 +83,20 @@ class Dialler:
     """One site. `make` loads its data when the server has said what the work depends on."""
 
     def __init__(
-        self, kit: Kit, address: str, shape: Shape, file: bytes, make: Make, *, give_up: float
+        self,
+        kit: Kit,
+        address: str,
+        shape: Shape,
+        file: bytes,
+        make: Make,
+        *,
+        give_up: float,
+        policy: Policy | None = None,
     ) -> None:
         self.kit, self.address, self.shape, self.file = kit, address, shape, file
         self.make, self.give_up = make, give_up
+        self.policy = policy or Policy()
+        self.guard = Guard(self.policy, shape)
         self.memory = Memory()
         self.known: tuple[bytes, Method, Site] | None = None
         self.heard = time.monotonic()
@@ -98,6 +115,9 @@ class Dialler:
                 return
             except Refusal as refusal:
                 raise ValueError(f"the server at {self.address} {refusal}") from None
+            except TooOften as refusal:
+                logger.warning("the server at %s %s: refused for a minute", self.address, refusal)
+                await asyncio.sleep(MINUTE)
             except aio.AioRpcError as error:
                 self.consider(error.code(), error.details() or "")
             except (TimeoutError, ConnectionError):
@@ -107,24 +127,27 @@ class Dialler:
 
     def consider(self, code: grpc.StatusCode, said: str) -> None:
         """Raise what no further attempt will change."""
+        short = quoted(said)
         if code in FINAL:
-            raise ValueError(f"the server at {self.address} refused: {said}")
+            raise ValueError(f"the server at {self.address} refused: {short}")
+        if code is grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" in said:
+            raise ValueError(f"the server at {self.address} sent too much: {short}")
         if "CERTIFICATE_VERIFY_FAILED" in said or "Peer name" in said:
             raise ValueError(
                 f"the server at {self.address} has no certificate of this federation for that "
                 "name: expected the server whose kit was made with ours"
             )
-        logger.warning("no line to %s: %s", self.address, said)
+        logger.warning("no connection to %s: %s", self.address, short)
         if time.monotonic() - self.heard > self.give_up:
-            raise ValueError(f"no line to {self.address} for {self.give_up:g} s: {said}")
+            raise ValueError(f"no connection to {self.address} for {self.give_up:g} s: {short}")
 
     async def connect(self) -> None:
         """One connection, from Hello to its end."""
         credentials = grpc.ssl_channel_credentials(self.kit.ca, self.kit.key, self.kit.certificate)
         async with aio.secure_channel(self.address, credentials, options=OPTIONS) as channel:
-            call = channel.stream_stream(METHOD)()
+            call = channel.stream_stream(METHOD)(metadata=((HELLO, self.hello()),))
             method, local = await self.greet(call)
-            inbox: asyncio.Queue[Task] = asyncio.Queue()
+            inbox: asyncio.Queue[Task] = asyncio.Queue(WAITING)
             answer = partial(self.answer, call, method, local)
             reading = asyncio.create_task(self.read(call, inbox, answer))
             working = asyncio.create_task(self.work(inbox, answer))
@@ -143,52 +166,67 @@ class Dialler:
         if reason:
             self.consider(grpc.StatusCode.PERMISSION_DENIED, reason)
 
+    def hello(self) -> bytes:
+        return Hello(
+            major=MAJOR,
+            minor=MINOR,
+            site=self.kit.name,
+            parameters=self.shape.parameters,
+            dtype=self.shape.dtype,
+            file=self.file,
+        ).SerializeToString()
+
     async def greet(self, call: Any) -> tuple[Method, Site]:
-        hello = Hello(
-            major=MAJOR, minor=MINOR, site=self.kit.name, parameters=self.shape.parameters,
-            dtype=self.shape.dtype, file=self.file,
-        )  # fmt: skip
-        await asyncio.wait_for(call.write(FromSite(hello=hello).SerializeToString()), ANSWER)
         received = await asyncio.wait_for(call.read(), ANSWER)
         if received is aio.EOF:
             raise ConnectionError
-        first = ToSite.FromString(received)
-        if not first.HasField("welcome") or first.welcome.major != MAJOR:
+        first = to_site(received)
+        if not first.HasField("welcome"):
             raise Refusal("does not speak our protocol")
         return await self.enter(first.welcome)
 
     async def enter(self, welcome: Welcome) -> tuple[Method, Site]:
-        """Our data under the server's settings; loaded once."""
+        """Our data under the server's settings, if our policy allows them; loaded once."""
+        check_welcome(self.policy, welcome, self.file)
         if welcome.file != self.file:
             logger.warning("the server runs another FILE.py (%s)", welcome.file.hex()[:16])
         if self.memory.server != welcome.server:
             self.memory = Memory(welcome.server)
         settings = welcome.settings.SerializeToString(deterministic=True)
         if self.known is None or self.known[0] != settings:
-            made = await self.loop.run_in_executor(self.hands, self.make, welcome.settings)
-            self.known = (settings, *made)
+            self.known = (settings, *await self.prepared(welcome.settings))
         logger.warning("connected to %s as %s", self.address, self.kit.name)
-        self.attempts, self.heard = 0, time.monotonic()
+        self.heard = time.monotonic()
         return self.known[1:]
+
+    async def prepared(self, settings: Settings) -> tuple[Method, Site]:
+        """Our own data was looked at before we called, so what fails now is the server's doing."""
+        try:
+            method, site = await self.loop.run_in_executor(self.hands, self.make, settings)
+        except Exception as error:
+            reason = quoted(f"{type(error).__name__}: {error}")
+            raise Refusal(f"sends settings that cannot be used: {reason}") from error
+        check_method(self.policy, method)
+        return method, site
 
     async def read(self, call: Any, inbox: asyncio.Queue[Task], answer: Answer) -> None:
         """Tasks into the inbox until the run is over; while we work, too. Short ones need none."""
         assert self.known is not None
-        number, message = self.known[2].number, None
+        _, method, local = self.known
+        message: Message | None = None
         while (received := await call.read()) is not aio.EOF:
-            self.heard = time.monotonic()
+            self.heard, self.attempts = time.monotonic(), 0
             if received[:1] == OVER:
-                self.part(ToSite.FromString(received).over.reason)
+                self.part(to_site(received).over.reason)
                 return
             message = next_message(message, received, self.shape)
-            if inbox.qsize() > WAITING:
-                raise Refusal(f"sent more than {WAITING} tasks at once")
             if message.whole:
-                task, message = task_of(message, number), None
+                task, message = task_of(message, local.number), None
+                self.guard.check(task, method.kinds)
                 if self.brief and self.idle and inbox.empty():
                     await answer(task)
                 else:
-                    inbox.put_nowait(task)
+                    await inbox.put(task)
         raise ConnectionError
 
     async def work(self, inbox: asyncio.Queue[Task], answer: Answer) -> None:
@@ -223,7 +261,7 @@ class Dialler:
         return self.took < SHORT and self.shape.bytes <= CHUNK
 
     async def do(self, work: Callable[..., Any], here: bool, *given: Any) -> Any:
-        """Long work in a thread, so that the line stays alive; short work here, where it is.
+        """Long work in a thread, so that the connection stays alive; short work here, where it is.
 
         A thread whose line was lost works on. `took` stays as it was then, so that what comes next
         waits for that thread: a model serves one at a time.
@@ -232,15 +270,14 @@ class Dialler:
             if here:
                 return work(*given)
             return await self.loop.run_in_executor(self.hands, work, *given)
-        except NoState:
+        except (NoState, Failed):
             raise
         except Exception as error:
-            kind = type(error).__name__
-            raise ValueError(f"the work on a task raised {kind}: {error}") from error
+            raise failed("the work on a task", error) from error
 
 
 async def send(call: Any, report: Report) -> None:
-    for frame in frames(report.task, report.vectors, report.scalars):
+    for frame in frames(report.task, report.vectors, report.scalars, announce=True):
         await call.write(frame)
 
 

@@ -7,12 +7,10 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class FromSite(_message.Message):
-    __slots__ = ("hello", "report")
-    HELLO_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("report",)
     REPORT_FIELD_NUMBER: _ClassVar[int]
-    hello: Hello
     report: Part
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., report: _Optional[_Union[Part, _Mapping]] = ...) -> None: ...
+    def __init__(self, report: _Optional[_Union[Part, _Mapping]] = ...) -> None: ...
 
 class ToSite(_message.Message):
     __slots__ = ("welcome", "task", "over")
@@ -55,24 +53,16 @@ class Welcome(_message.Message):
     def __init__(self, major: _Optional[int] = ..., minor: _Optional[int] = ..., server: _Optional[bytes] = ..., settings: _Optional[_Union[Settings, _Mapping]] = ..., file: _Optional[bytes] = ...) -> None: ...
 
 class Settings(_message.Message):
-    __slots__ = ("number", "seed", "batch_size", "weight_decay", "local_steps", "preset", "pull_bound", "sites")
-    NUMBER_FIELD_NUMBER: _ClassVar[int]
-    SEED_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("batch_size", "weight_decay", "method", "arguments")
     BATCH_SIZE_FIELD_NUMBER: _ClassVar[int]
     WEIGHT_DECAY_FIELD_NUMBER: _ClassVar[int]
-    LOCAL_STEPS_FIELD_NUMBER: _ClassVar[int]
-    PRESET_FIELD_NUMBER: _ClassVar[int]
-    PULL_BOUND_FIELD_NUMBER: _ClassVar[int]
-    SITES_FIELD_NUMBER: _ClassVar[int]
-    number: int
-    seed: int
+    METHOD_FIELD_NUMBER: _ClassVar[int]
+    ARGUMENTS_FIELD_NUMBER: _ClassVar[int]
     batch_size: int
     weight_decay: float
-    local_steps: int
-    preset: str
-    pull_bound: float
-    sites: int
-    def __init__(self, number: _Optional[int] = ..., seed: _Optional[int] = ..., batch_size: _Optional[int] = ..., weight_decay: _Optional[float] = ..., local_steps: _Optional[int] = ..., preset: _Optional[str] = ..., pull_bound: _Optional[float] = ..., sites: _Optional[int] = ...) -> None: ...
+    method: str
+    arguments: str
+    def __init__(self, batch_size: _Optional[int] = ..., weight_decay: _Optional[float] = ..., method: _Optional[str] = ..., arguments: _Optional[str] = ...) -> None: ...
 
 class Over(_message.Message):
     __slots__ = ("reason",)

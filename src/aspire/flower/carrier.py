@@ -1,15 +1,15 @@
 """The carrier over Flower's grid: tasks are pushed as messages, replies are pulled.
 
 A node says which site it is when it is asked (a query message), so the ServerApp needs no list of
-nodes. Flower starts a process for every message, which remembers nothing: each task therefore
-brings the worker's w along, as it last reported it.
+nodes. Flower starts a process for every message, which remembers nothing: a task that needs the
+worker's w therefore brings it along, as it was last reported.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from flwr.app import ConfigRecord, Message, RecordDict
@@ -17,9 +17,9 @@ from flwr.serverapp import Grid
 from torch import Tensor
 
 from aspire.flower.messages import PROTOCOL, from_task, to_report
-from aspire.runtimes.driver import Arrival, Back, Gone
+from aspire.runtimes.carrier import Arrival, Back, Gone
 from aspire.runtimes.serve import EVALUATE
-from aspire.types import Report, Task
+from aspire.types import Kind, Report, Task
 
 logger = logging.getLogger("aspire")
 POLL = 0.1  # seconds between two questions for replies
@@ -34,6 +34,7 @@ class GridCarrier:
 
     grid: Grid
     names: Sequence[str]
+    kinds: Mapping[str, Kind] = field(default_factory=dict)  # of the method's tasks
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
     nodes: dict[int, int] = field(default_factory=dict)  # worker -> node
@@ -63,6 +64,11 @@ class GridCarrier:
             if arrivals or left <= 0:
                 return arrivals
             self.sleep(min(POLL, left))
+
+    def dismiss(self, worker: int, reason: str, *, for_good: bool) -> None:
+        """Its node stays; unless the site stays out, it is taken for new at the next look."""
+        if not for_good:
+            self.nodes.pop(worker, None)
 
     def close(self) -> None:
         """Messages that nobody pulls any more expire with the run."""
@@ -128,9 +134,10 @@ class GridCarrier:
         try:
             report = to_report(reply.content)
         except ValueError as error:
-            return self._failed(task, 0, str(error))
+            return [Gone(j, str(error), breach=True)]
         if (report.worker, report.task) != (j, task.id):
-            return self._failed(task, 0, f"it answers task {report.task}, not {task.id}")
+            reason = f"it answers task {report.task}, not {task.id}"
+            return [Gone(j, reason, breach=True)]
         self.failures[j] = 0
         self._remember(task, report)
         return [report]
@@ -149,14 +156,18 @@ class GridCarrier:
     # ------------------------------------------------------------ small things
 
     def _whole(self, task: Task) -> Task:
-        if "w" in task.vectors or task.worker not in self.last:
+        kind = self.kinds.get(task.kind)
+        needs = kind is not None and "w" in kind.resent
+        if not needs or "w" in task.vectors or task.worker not in self.last:
             return task
         return replace(task, vectors={**task.vectors, "w": self.last[task.worker]})
 
     def _remember(self, task: Task, report: Report) -> None:
-        """What the worker would remember if its process lived on."""
-        if task.kind != EVALUATE:
-            self.last[task.worker] = report.vectors.get("w", task.vectors["w"])
+        """What the worker would remember if its process lived on, where a task will need it."""
+        needed = any("w" in kind.resent for kind in self.kinds.values())
+        known = report.vectors.get("w", task.vectors.get("w"))
+        if needed and known is not None and task.kind != EVALUATE:
+            self.last[task.worker] = known
 
     def _push(self, messages: list[Message]) -> list[str]:
         ids = list(self.grid.push_messages(messages)) if messages else []

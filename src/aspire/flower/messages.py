@@ -27,7 +27,7 @@ def from_task(task: Task) -> RecordDict:
 
 def to_task(records: RecordDict) -> Task:
     about, vectors, scalars = _parts(records)
-    return Task(int(about["worker"]), int(about["task"]), str(about["kind"]), vectors, scalars)
+    return Task(*_numbers(about), str(about.get("kind")), vectors, scalars)
 
 
 def from_report(report: Report) -> RecordDict:
@@ -37,7 +37,15 @@ def from_report(report: Report) -> RecordDict:
 
 def to_report(records: RecordDict) -> Report:
     about, vectors, scalars = _parts(records)
-    return Report(int(about["worker"]), int(about["task"]), vectors, scalars)
+    return Report(*_numbers(about), vectors, scalars)
+
+
+def _numbers(about: Mapping[str, Any]) -> tuple[int, int]:
+    """Of the worker and of its task."""
+    worker, task = (about.get(name) for name in ("worker", "task"))
+    if type(worker) is not int or type(task) is not int:
+        raise ValueError(f"a message is of worker {worker!r}, task {task!r}: expected two numbers")
+    return worker, task
 
 
 def _records(
@@ -69,15 +77,18 @@ def _parts(
     vectors = {name: _vector(name, array) for name, array in arrays.items()}
     for name, value in numbers.items():
         if not isinstance(value, (int, float)):
-            raise ValueError(f"a message has {name}={value!r}: expected one number")
+            raise ValueError(f"a message has {name!r}={value!r}: expected one number")
     return about, vectors, {name: float(value) for name, value in numbers.items()}  # type: ignore[arg-type]
 
 
 def _vector(name: str, array: Array) -> Tensor:
-    values = array.numpy()
+    try:
+        values = array.numpy()
+    except Exception as error:  # whatever numpy makes of bytes that are no array
+        raise ValueError(f"a message has {name!r}, which is no array: {error}") from None
     if values.ndim != 1 or values.dtype not in (np.float32, np.float64):
         raise ValueError(
-            f"a message has {name} of shape {values.shape} and type {values.dtype}: "
+            f"a message has {name!r} of shape {values.shape} and type {values.dtype}: "
             "expected one flat vector of floats"
         )
     return torch.from_numpy(np.array(values))

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from aspire.core.equations import clip, project_simplex
 from aspire.methods import arguments, rounds, state
 from aspire.methods.descent import GRADIENT, gradient_rows, weighted_gradient
-from aspire.methods.state import Ask, Kind, State
-from aspire.types import Facts, Method, Report, Task
+from aspire.methods.state import Ask, State
+from aspire.types import Facts, Kind, Method, Report, Task
 
 # ----------------------------------------- worker: descent.gradient_rows; master: State, no more
 

@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from aspire.core.schedules import positive, robust_curvature
+from aspire.arguments import whole_number
+from aspire.core.presets import FLATTEST
+from aspire.core.schedules import positive, robust
 from aspire.methods.state import State
 from aspire.sets.checks import distribution
 from aspire.types import Array
@@ -20,8 +22,8 @@ def check(
 ) -> dict[str, int | float | None]:
     """Refuse a count below one and a rate that is not positive, by name; give all of them back."""
     for name, value in counts.items():
-        if value is not None and (value != int(value) or value < 1):
-            raise ValueError(f"{name}={value}: expected a whole number of at least 1")
+        if value is not None:
+            whole_number(name, value)
     positive(**{name: value for name, value in rates.items() if value is not None})
     return {**counts, **rates}
 
@@ -40,10 +42,11 @@ def first_rate(master: State, rate: float | None) -> float:
     """The given rate, or 1 / max_j L_j with L_j capped at 10 times the median."""
     if rate is not None:
         return rate
-    steepest = float(robust_curvature(master.curvature[master.present]).max())
-    return 1.0 / steepest if steepest > 0 else 1.0
+    steepest = float(robust(master.curvature[master.present]).max())
+    return 1.0 / max(steepest, FLATTEST) if steepest > 0 else 1.0
 
 
 def first_loss(master: State) -> float:
-    """f_0, the median first loss; tiny where that is not positive."""
-    return max(float(np.median(master.f[master.present])), float(np.finfo(np.float64).tiny))
+    """f_0, the median size of the first losses; tiny where that is zero."""
+    sizes = np.abs(master.f[master.present])
+    return max(float(np.median(sizes)), float(np.finfo(np.float64).tiny))

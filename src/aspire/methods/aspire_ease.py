@@ -17,13 +17,18 @@ import torch
 from torch import Tensor
 
 from aspire import sites
+from aspire.arguments import real_number, whole_number
 from aspire.core import planes, pull
+from aspire.core.preset_names import name_at_sites, preset_of
 from aspire.core.presets import Auto
-from aspire.core.schedules import Constants, Preset
+from aspire.core.schedules import Constants, Preset, usual
+from aspire.methods.arguments import check
 from aspire.methods.aspire_state import (
+    WORST,
     Master,
     Rules,
     admit,
+    cap_claims,
     enter_rows,
     leave,
     objection,
@@ -35,7 +40,7 @@ from aspire.methods.aspire_state import (
     whole,
     whole_set,
 )
-from aspire.methods.aspire_step import first_tasks, gap, quorum_met, step
+from aspire.methods.aspire_step import first_tasks, gap, quorum_met, step, waiting
 from aspire.methods.passes import worker_step
 from aspire.methods.worker import (
     PASSES,
@@ -46,10 +51,12 @@ from aspire.methods.worker import (
     loss_is_due,
     probes,
 )
+from aspire.protocol import LARGEST
 from aspire.sets import UncertaintySet
 from aspire.types import (
     Event,
     Facts,
+    Flat,
     Info,
     Item,
     Joined,
@@ -57,6 +64,7 @@ from aspire.types import (
     Local,
     Method,
     Noted,
+    Plain,
     Refused,
     Report,
     Task,
@@ -151,41 +159,42 @@ def told(task: Task, local: Local, draws: int, w: Tensor, said: dict[str, float]
 # ---------------------------------------------------------------- factory
 
 
-def aspire(
+def consensus(
     uncertainty: UncertaintySet | None = None,
     *,
-    quorum: int = 1,
+    quorum: int | None = None,
     staleness: int | None = None,
     local_steps: int = 1,
     drop: bool = True,
     max_planes: int | None = 50,
     plane_iterations: int | None = None,
-    preset: Preset | None = None,
+    preset: str | Preset | None = None,
     pull_bound: float | None = None,
     coordinate_bound: float | None = None,
 ) -> Method:
-    """The method as a value; what it needs of the sites it learns in `init`.
+    """The paper's form as a value; what it needs of the sites it learns in `init`.
 
     uncertainty       None: CDNorm(radius=1/N, budget=N)
-    quorum            S, reports that make a step
+    quorum            S, reports that make a step; None: 1
     staleness         tau; None: no bound, 1: synchronous
     local_steps       K steps of (11) per report
     drop              False: ASPIRE-CP
     max_planes        M; None: unbounded
     plane_iterations  T_1; None: planes are revised to the end
+    preset            Auto(...), Paper(...) or Theorem1(...), or its name; None: Auto()
     pull_bound        limit on one worker's pull, in medians; None: off, as in the paper
     coordinate_bound  the same in every coordinate, see core.pull; None: off
     """
-    preset = Auto() if preset is None else preset
+    preset = Auto() if preset is None else preset_of(preset)
+    quorum = 1 if quorum is None else whole_number("quorum", quorum)
+    local_steps = whole_number("local_steps", local_steps)
     counts = {"quorum": quorum, "staleness": staleness, "local_steps": local_steps}
     counts |= {"max_planes": max_planes, "plane_iterations": plane_iterations}
-    for name, value in counts.items():
-        if value is not None and (value != int(value) or value < 1):
-            raise ValueError(f"{name}={value}: expected a whole number of at least 1")
+    check(counts, {})
     bounds = {"pull_bound": pull_bound, "coordinate_bound": coordinate_bound}
     for name, bound in bounds.items():
-        if bound is not None and not bound > 0:
-            raise ValueError(f"{name}={bound}: expected a positive number or None")
+        if bound is not None:
+            real_number(name, bound, "a positive number or None", above=0.0, finite=False)
     rules = Rules(
         uncertainty, quorum, staleness, local_steps, drop, max_planes, plane_iterations, preset,
         pull_bound, coordinate_bound,
@@ -193,12 +202,19 @@ def aspire(
     habits = Habits(
         local_steps=local_steps,
         limit=preset.limits.a1,
-        power=max(preset.power, int(rules.bounded)),  # the bound needs |grad f_j|
+        power=rules.power,
         checks=preset.checks,
     )
     return Method(
         name="aspire",
-        settings={"uncertainty": uncertainty, **counts, "drop": drop, "preset": preset} | bounds,
+        settings={
+            "form": "consensus",
+            "uncertainty": uncertainty,
+            **counts,
+            "drop": drop,
+            "preset": preset,
+            **bounds,
+        },
         init=partial(init, rules),
         work=partial(work, habits=habits),
         work_many=partial(work_many, habits=habits),
@@ -209,7 +225,22 @@ def aspire(
         gap=partial(gap, rules),
         whole=whole,
         ahead=partial(ahead, habits=habits),
+        waiting=partial(waiting, rules),
+        kinds=rules.kinds,
+        states=(Master,) if uncertainty is None else (Master, type(uncertainty)),
+        memory=Flat | Foreseen | None,
+        site_arguments=site_arguments(rules),
     )
+
+
+def site_arguments(rules: Rules) -> dict[str, Plain] | None:
+    """What `Habits` and the kinds of tasks come from."""
+    known = name_at_sites(rules.preset)
+    if known is None:
+        return None
+    bounds = {"pull_bound": rules.pull_bound, "coordinate_bound": rules.coordinate_bound}
+    given = {name: min(bound, LARGEST) for name, bound in bounds.items() if bound is not None}
+    return {"local_steps": rules.local_steps, "preset": known, **given}
 
 
 # ---------------------------------------------------------------- init
@@ -249,7 +280,7 @@ def absorb(
     tasks: list[Task] = []
     infos: list[Info] = []
     for event in events:
-        reason = objection(master, event)
+        reason = objection(rules, master, event)
         if reason is not None:
             infos.append(Refused(event, reason))
             continue
@@ -292,15 +323,20 @@ def start(rules: Rules, master: Master, tasks: list[Task], infos: list[Info]) ->
     """All have answered or are away: form the constants, A = {q}, lam = 1, and begin."""
     if master.probing.any() or not master.present.any():
         return
-    enter_rows(master, np.flatnonzero(master.present))
+    here = np.flatnonzero(master.present)
+    enter_rows(master, here)
     restrict(rules, master)
+    typical = usual(np.abs(master.f[here]))
+    if typical > 0:
+        master.most_loss = min(WORST * typical, LARGEST)
+    cap_claims(master, here)
     master.planes = planes.only(master.prior, master.f)
     master.constants = rules.preset.constants(scale(rules, master))
     rates = rates_of(rules, master, min(rules.quorum, master.n))
     h = float(master.planes.F[0]) - rates.c1
     master.h = h if rules.preset.simplex else min(max(h, 0.0), rules.preset.limits.a2)
     infos.append(Noted(0, f"started: {_readable(master.constants)}"))
-    tasks.extend(first_tasks(rules, master, np.flatnonzero(master.present)))
+    tasks.extend(first_tasks(rules, master, here))
 
 
 def _readable(constants: Constants) -> str:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -13,10 +13,27 @@ from torch import Tensor
 
 from aspire.core import planes, pull
 from aspire.core.presets import CONVEX, LOCAL, NETWORK, WHOLE
-from aspire.core.schedules import Constants, Member, Preset, Rates, Scale, median
-from aspire.methods.state import finite
+from aspire.core.schedules import Constants, Member, Preset, Rates, Scale, median, usual
+from aspire.protocol import LARGEST, probe_kind, report_objection
 from aspire.sets import CDNorm, UncertaintySet
-from aspire.types import Array, Event, Info, Joined, Left, Noted, Report, Task
+from aspire.types import (
+    Array,
+    Count,
+    Event,
+    Info,
+    Joined,
+    Kind,
+    Left,
+    Noted,
+    PerSite,
+    Precise,
+    Report,
+    Rows,
+    SiteCounts,
+    SiteMask,
+    Task,
+    Worker,
+)
 
 
 @dataclass(frozen=True)
@@ -38,43 +55,69 @@ class Rules:
     def bounded(self) -> bool:
         return self.pull_bound is not None or self.coordinate_bound is not None
 
+    @property
+    def power(self) -> int:
+        """Power iterations in a probe; a bound on the pull needs |grad f_j|."""
+        return max(self.preset.power, int(self.bounded))
+
+    @cached_property
+    def kinds(self) -> dict[str, Kind]:
+        """What is asked of a worker. A step that is checked costs one gradient more."""
+        checks = self.preset.checks
+        step = Kind(
+            self.local_steps,
+            gradients=self.local_steps + int(checks),
+            vectors=("w",),
+            optional=("loss", "curvature") if checks else ("loss",),
+            given=("v",),
+            resent=("w",),
+            numbers=("pi", "kappa", "rate"),
+        )
+        return {"probe": probe_kind(self.power), "step": step}
+
 
 @dataclass
 class Master:
     """All that the master knows. Rows of absent workers are zero, so sums may run over all."""
 
-    t: int
-    z: Tensor  # float64
-    average: Tensor  # float64
-    w: Tensor  # (N, p) last known w_j
-    phi: Tensor  # (N, p)
-    sum_w: Tensor  # float64
-    sum_phi: Tensor  # float64
+    t: Count
+    z: Precise
+    average: Precise
+    w: Rows  # last known w_j
+    phi: Rows
+    sum_w: Precise
+    sum_phi: Precise
     h: float
     planes: planes.Planes
-    f: Array  # last known losses
-    curvature: Array  # L_j
-    first: Array  # L_j of the probe
-    slope: Array
-    prior: Array
-    present: NDArray[np.bool_]
-    last: NDArray[np.int64]  # t of the last step that held j
-    task: NDArray[np.int64]  # id of the task in j's hands, -1: none
-    probing: NDArray[np.bool_]
-    draws: NDArray[np.int64]  # batches that j has drawn
-    upper: Array  # u_j of the present
+    f: PerSite  # last known losses
+    curvature: PerSite  # L_j
+    first: PerSite  # L_j of the probe
+    slope: PerSite
+    prior: PerSite
+    present: SiteMask
+    last: SiteCounts  # t of the last step that held j
+    task: SiteCounts  # id of the task in j's hands, -1: none
+    probing: SiteMask
+    draws: SiteCounts  # batches that j has drawn
+    upper: PerSite  # u_j of the present
     pulls: pull.Pulls
     uncertainty: UncertaintySet  # over the present workers
     constants: Constants = field(default_factory=dict)
-    pending: dict[int, Report] = field(default_factory=dict)
-    next_id: int = 0
-    n: int = 0  # workers present
+    pending: dict[Worker, Report] = field(default_factory=dict)
+    next_id: Count = 0
+    n: Count = 0  # workers present
     linear: bool = True  # as in Facts
     whole: bool = True
+    most_loss: float = LARGEST  # size of a loss that the adversary sees
 
     @property
     def started(self) -> bool:
         return bool(self.constants)
+
+    def check(self) -> None:
+        here = int(self.present.sum())
+        if self.started and (self.n != here or self.uncertainty.size not in (here, len(self.f))):
+            raise ValueError(f"{here} workers are present, n={self.n} and the set differ")
 
 
 def weights(master: Master) -> Array:
@@ -116,6 +159,29 @@ def believed(rules: Rules, master: Master) -> Array:
     lengths = np.where(usual > 0, usual, master.slope)
     far = lengths > rules.pull_bound * median(lengths[here])
     return np.where(far, median(master.curvature[here]), master.curvature)
+
+
+STEEPEST = 1e6  # times the usual L_j or |grad f_j|: what a site may claim for its own step
+WORST = 1e6  # times the usual first loss: beside more, sums would lose what the others say
+
+
+def cap_claims(master: Master, workers: NDArray[np.int64]) -> None:
+    """What these workers' probes claim, bounded by what the present ones have in common.
+
+    A steep site takes short steps, which is its own affair, but not so short that the gradient
+    that they imply overflows.
+    """
+    here = master.present
+    for claims in (master.curvature, master.first, master.slope, master.pulls.length):
+        most = STEEPEST * usual(claims[here])
+        if most > 0:
+            claims[workers] = np.minimum(claims[workers], most)
+    master.f[workers] = seen(master, master.f[workers])
+
+
+def seen(master: Master, losses: Array) -> Array:
+    """Losses as the adversary sees them: beyond `most_loss` one is as bad as any other."""
+    return np.clip(losses, -master.most_loss, master.most_loss)
 
 
 def rates_of(rules: Rules, master: Master, active: int) -> Rates:
@@ -197,6 +263,7 @@ def admit(rules: Rules, master: Master, j: int, infos: list[Info]) -> None:
     master.last[j] = master.t - 1
     enter_rows(master, np.array([j]))
     restrict(rules, master)
+    cap_claims(master, np.array([j]))
     if anybody:
         master.planes = planes.carried_over(
             master.planes, master.present, master.uncertainty, master.f,
@@ -242,7 +309,7 @@ def raise_kappa(rules: Rules, master: Master, j: int, infos: list[Info]) -> None
 # ---------------------------------------------------------------- refusal
 
 
-def objection(master: Master, event: Event) -> str | None:
+def objection(rules: Rules, master: Master, event: Event) -> str | None:
     """Why an event must be refused, or None. Reads only."""
     j, n = event.worker, len(master.f)
     if not (isinstance(j, int) and 0 <= j < n):
@@ -255,26 +322,8 @@ def objection(master: Master, event: Event) -> str | None:
         return f"worker {j} joined but is here already" if here else None
     if event.task != master.task[j]:
         return f"worker {j} reports task {event.task}: expected {_expected(int(master.task[j]))}"
-    probing = bool(master.probing[j])
-    if ("loss" not in event.scalars) if probing else ("w" not in event.vectors):
-        return f"worker {j} reports {sorted({*event.scalars, *event.vectors})}: incomplete"
-    for name, value in event.scalars.items():
-        if not math.isfinite(value):
-            return f"worker {j} reports {name}={value}: expected a finite number"
-    return None if probing else _odd_row(j, event, master.w)
-
-
-def _odd_row(j: int, report: Report, rows: Tensor) -> str | None:
-    """What is wrong with a reported w_j that is to become one of the rows."""
-    w = report.vectors["w"]
-    if w.dtype != rows.dtype or w.ndim != 1 or len(w) != rows.shape[1]:
-        return (
-            f"worker {j} reports w of shape {tuple(w.shape)} and type {w.dtype}: "
-            f"expected {tuple(rows.shape[1:])} and {rows.dtype}"
-        )
-    if not (report.finite or finite(w)):
-        return f"worker {j} reports w with values that are not finite"
-    return None
+    kind = rules.kinds["probe" if master.probing[j] else "step"]
+    return report_objection(event, kind, parameters=len(master.z), dtype=master.w.dtype)
 
 
 def _expected(task: int) -> str:

@@ -20,6 +20,7 @@ from aspire.methods.aspire_state import (
     rates_of,
     rebuild_sums,
     scale,
+    seen,
     worker_rate,
 )
 from aspire.methods.aspire_vectors import Held, Implied, implied_gradients, implied_of, step_of
@@ -41,6 +42,20 @@ def quorum_met(rules: Rules, master: Master) -> bool:
     behind &= master.present
     behind[list(master.pending)] = False
     return not behind.any()
+
+
+def waiting(rules: Rules, master: Master) -> list[int]:
+    """Those without whom the next step cannot be taken."""
+    if not master.started:
+        return [int(j) for j in np.flatnonzero(master.probing)]
+    others = np.flatnonzero(master.present)
+    others = others[~np.isin(others, list(master.pending))]
+    missing = max(1, min(rules.quorum, master.n)) - len(master.pending)
+    if missing < len(others):
+        if rules.staleness is None:
+            return []
+        others = others[master.last[others] <= master.t - rules.staleness]
+    return [int(j) for j in others]
 
 
 def step(rules: Rules, master: Master, tasks: list[Task], infos: list[Info]) -> None:
@@ -76,7 +91,7 @@ def dual_step(rules: Rules, master: Master, reports: list[Report], rates: Rates)
     limits, A = rules.preset.limits, master.planes
     told = [r for r in reports if "loss" in r.scalars]
     if told:
-        new = np.array([r.scalars["loss"] for r in told])
+        new = seen(master, np.array([r.scalars["loss"] for r in told]))
         who = np.array([r.worker for r in told])
         A = planes.revalued(A, who, new - master.f[who])
         master.f[who] = new

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from aspire.core import equations, pull
-from aspire.core.pull import COLUMNS, Indices
+from aspire.core.pull import COLUMNS
 from aspire.core.schedules import Limits, Rates
 from aspire.methods.aspire_state import Master
-from aspire.types import Array
+from aspire.types import Array, Indices
 
 BLOCK = 2**15  # numbers of one vector
 FEW = 8  # reports that passes.c takes

@@ -9,31 +9,38 @@ factory, init, absorb.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
+from typing import Annotated
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from aspire.core import equations, planes, stationarity
+from aspire.core.preset_names import name_at_sites, preset_of
 from aspire.core.presets import Auto
 from aspire.core.schedules import Constants, Preset, Scale
-from aspire.methods.descent import alone, answers, gradient_rows
-from aspire.methods.state import finite
+from aspire.methods.descent import GRADIENT, alone, answers, gradient_rows
+from aspire.protocol import probe_kind, report_objection
 from aspire.sets import CDNorm, UncertaintySet
 from aspire.types import (
-    Array,
+    Count,
     Event,
     Facts,
     Info,
+    Kind,
     Method,
     Noted,
+    PerSite,
+    Precise,
     Refused,
     Report,
+    Sized,
     Stepped,
     Task,
+    Worker,
 )
 
 # -------------------------------------------------- worker: descent.gradient_rows; master
@@ -43,18 +50,18 @@ from aspire.types import (
 class Master:
     """w, its running average, and the duals."""
 
-    t: int
-    w: Tensor  # float64
-    average: Tensor  # float64
+    t: Count
+    w: Precise
+    average: Precise
     h: float
     planes: planes.Planes
-    f: Array
-    curvature: Array
-    slope: Array
+    f: PerSite
+    curvature: PerSite
+    slope: PerSite
     uncertainty: UncertaintySet
-    like: Tensor  # the model's own number type
-    round: int = 0
-    answers: dict[int, Report] = field(default_factory=dict)
+    like: Annotated[Tensor, Sized("0")]  # the model's own number type
+    round: Count = 0
+    answers: dict[Worker, Report] = field(default_factory=dict)
     constants: Constants = field(default_factory=dict)
 
 
@@ -64,13 +71,14 @@ def central(
     drop: bool = True,
     max_planes: int | None = 50,
     plane_iterations: int | None = None,
-    preset: Preset | None = None,
+    preset: str | Preset | None = None,
 ) -> Method:
     """The method as a value; arguments as in `aspire`."""
-    preset = Auto() if preset is None else preset
+    preset = Auto() if preset is None else preset_of(preset)
     rules = Rules(uncertainty, drop, max_planes, plane_iterations, preset)
     settings = {"uncertainty": uncertainty, "drop": drop, "max_planes": max_planes}
     many = partial(answers, kinds={"gradient": gradient_rows}, power=preset.power)
+    known = name_at_sites(preset)
     return Method(
         name="aspire-central",
         settings=settings | {"plane_iterations": plane_iterations, "preset": preset},
@@ -84,6 +92,10 @@ def central(
         planes=lambda master: len(master.planes),
         gap=rules.gap,
         work_many=many,
+        waiting=lambda master: [j for j in range(len(master.f)) if j not in master.answers],
+        kinds=rules.kinds,
+        states=(Master,) if uncertainty is None else (Master, type(uncertainty)),
+        site_arguments=None if known is None else {"preset": known},
     )
 
 
@@ -96,6 +108,10 @@ class Rules:
     max_planes: int | None
     plane_iterations: int | None
     preset: Preset
+
+    @cached_property
+    def kinds(self) -> dict[str, Kind]:
+        return {"probe": probe_kind(self.preset.power), **GRADIENT}
 
     def init(self, facts: Facts, seed: int) -> tuple[Master, list[Task]]:
         n = facts.sites
@@ -120,7 +136,7 @@ class Rules:
         tasks: list[Task] = []
         infos: list[Info] = []
         for event in events:
-            reason = objection(master, event)
+            reason = objection(master, event, self.kinds)
             if reason is not None or not isinstance(event, Report):
                 infos.append(Refused(event, reason or "not a report"))
                 continue
@@ -216,7 +232,7 @@ class Rules:
         ])  # fmt: skip
 
 
-def objection(master: Master, event: Event) -> str | None:
+def objection(master: Master, event: Event, kinds: Mapping[str, Kind]) -> str | None:
     """Why an event must be refused, or None."""
     n = len(master.f)
     if not isinstance(event, Report):
@@ -226,13 +242,5 @@ def objection(master: Master, event: Event) -> str | None:
     expected = master.round * n + event.worker
     if event.task != expected or event.worker in master.answers:
         return f"worker {event.worker} reports task {event.task}: expected {expected}, once"
-    if not all(math.isfinite(value) for value in event.scalars.values()):
-        return f"worker {event.worker} reports {dict(event.scalars)}: expected finite numbers"
-    if not master.constants and "loss" not in event.scalars:
-        return f"worker {event.worker} reports no loss"
-    g = event.vectors.get("g")
-    if master.constants and (
-        g is None or g.shape != master.w.shape or g.dtype != master.like.dtype or not finite(g)
-    ):
-        return f"worker {event.worker} reports a gradient that is not {len(master.w)} numbers"
-    return None
+    kind = kinds["gradient" if master.constants else "probe"]
+    return report_objection(event, kind, parameters=len(master.w), dtype=master.like.dtype)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Annotated
 
 import numpy as np
 import torch
@@ -18,13 +19,19 @@ from torch import Tensor
 from aspire import sites
 from aspire.methods import arguments, state
 from aspire.methods.descent import cost, drawn
-from aspire.methods.state import Ask, Indices, Kind, Mask, State
+from aspire.methods.state import Ask, State
 from aspire.methods.worker import loss_is_due
-from aspire.types import Array, Local, Report, Task
+from aspire.types import Array, Indices, Kind, Local, Mask, Report, Sized, Task
 
 KINDS = {
-    "checkpoint": Kind(1, ("g",)),
-    "difference": Kind(1, ("g", "g_before")),
+    "checkpoint": Kind(1, vectors=("g",), optional=("loss",)),
+    "difference": Kind(
+        1,
+        gradients=2,
+        vectors=("g", "g_before"),
+        optional=("loss", "loss_before"),
+        given=("w", "before"),
+    ),
 }
 SLACK = 50.0  # c falls by at most this many T in one step, so that no rescaling overflows
 FAR = 500.0  # as many T below c is as good as any number more, and leaves something to divide by
@@ -55,17 +62,25 @@ ROWS = {"checkpoint": rows, "difference": rows}
 
 # ---------------------------------------------------------------- master
 
+Vector = Annotated[Tensor, Sized("p|0", "float64")]  # empty: not formed yet
+
 
 @dataclass
 class Master(State):
     """The estimates u and V, both times exp(-c/T)."""
 
     u: float = 1.0
-    V: Tensor = field(default_factory=lambda: torch.zeros(0))
+    V: Vector = field(default_factory=lambda: torch.zeros(0, dtype=torch.float64))
     c: float = 0.0
-    before: Tensor = field(default_factory=lambda: torch.zeros(0))  # w of the last step
-    slope: Array = field(default_factory=lambda: np.zeros(0))  # last known |grad f_j|
-    members: Mask = field(default_factory=lambda: np.zeros(0, dtype=bool))  # whom u and V are of
+    before: Vector = field(  # w of the last step
+        default_factory=lambda: torch.zeros(0, dtype=torch.float64)
+    )
+    slope: Annotated[Array, Sized("N|0")] = field(  # last known |grad f_j|
+        default_factory=lambda: np.zeros(0)
+    )
+    members: Annotated[Mask, Sized("N|0")] = field(  # whom u and V are of
+        default_factory=lambda: np.zeros(0, dtype=bool)
+    )
 
 
 def constants(master: State, temperature: float | None, rate: float | None) -> dict[str, float]:

@@ -14,8 +14,8 @@ import numpy as np
 
 from aspire.methods import arguments, composite, draws, rounds, state
 from aspire.methods.composite import ROWS, Master
-from aspire.methods.state import Ask, Kind
-from aspire.types import Array, Facts, Method, Report, Task
+from aspire.methods.state import Ask
+from aspire.types import Array, Facts, Kind, Method, Report, Task
 
 # ------------------------------------------- worker: composite.rows; master: composite.Master
 
@@ -42,7 +42,9 @@ def cover(
     if not 0 < momentum <= 1:
         raise ValueError(f"momentum={momentum}: expected a number above 0 and at most 1")
     rules = Rules(temperature, rate, momentum, sampled, prior, average)
-    return rounds.method("cover", {**settings, "momentum": momentum, "prior": prior}, rules, ROWS)
+    return rounds.method(
+        "cover", {**settings, "momentum": momentum, "prior": prior}, rules, ROWS, Master
+    )
 
 
 @dataclass(frozen=True)

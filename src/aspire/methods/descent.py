@@ -12,11 +12,10 @@ import torch
 from torch import Tensor
 
 from aspire import sites
-from aspire.methods.state import Kind
 from aspire.methods.worker import PASSES, columns, loss_is_due, probe
-from aspire.types import Array, Item, Local, Report, Task
+from aspire.types import Array, Item, Kind, Local, Report, Task
 
-GRADIENT = {"gradient": Kind(1, vectors=("g",))}
+GRADIENT = {"gradient": Kind(1, vectors=("g",), optional=("loss",))}
 
 Answer = tuple[None, Report]  # these workers remember nothing
 Many = Callable[[Sequence[Item]], list[Answer]]

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from aspire import batches
-from aspire.methods.state import Indices
-from aspire.types import Array
+from aspire.types import Array, Indices
 
 # Purposes of our streams (see aspire.batches); 16 and up, so that they meet no other.
 WEIGHTED, EVEN, STEP = 16, 17, 18

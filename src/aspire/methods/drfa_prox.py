@@ -15,9 +15,9 @@ from torch import Tensor
 
 from aspire.core.equations import project_simplex
 from aspire.methods import arguments, descent, draws, rounds, state
-from aspire.methods.state import Ask, Kind, State
+from aspire.methods.state import Ask, State
 from aspire.methods.worker import PASSES
-from aspire.types import Array, Facts, Local, Method, Report, Task
+from aspire.types import Array, Count, Facts, Kind, Local, Method, Report, Task
 
 # ---------------------------------------------------------------- worker
 
@@ -55,7 +55,7 @@ def snapshot_is_due(task: Task, local: Local) -> bool:
 
 @dataclass
 class Master(State):
-    snapshot: int = 0  # batches that all workers had drawn at the last snapshot
+    snapshot: Count = 0  # batches that all workers had drawn at the last snapshot
 
 
 def drfa_prox(
@@ -90,9 +90,8 @@ def drfa_prox(
         "local": partial(paths, local_steps=local_steps),
         "snapshot": snapshots,
     }
-    return rounds.method(
-        "drfa-prox", {**settings, "regularisation": regularisation, "prior": prior}, rules, kinds
-    )
+    own = {"regularisation": regularisation, "prior": prior}
+    return rounds.method("drfa-prox", {**settings, **own}, rules, kinds, Master)
 
 
 @dataclass(frozen=True)
@@ -110,8 +109,9 @@ class Rules:
 
     @cached_property
     def kinds(self) -> Mapping[str, Kind]:
-        local = Kind(self.local_steps, vectors=("w", "w_s"))
-        return {"local": local, "snapshot": Kind()}
+        local = Kind(self.local_steps, vectors=("w", "w_s"), numbers=("rate", "s"))
+        snapshot = Kind(optional=("loss",), numbers=("drawn", "drawn_before"))
+        return {"local": local, "snapshot": snapshot}
 
     # ------------------------------------------------------------ init
 

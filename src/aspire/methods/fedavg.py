@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 
 from aspire.methods import arguments, descent, rounds, state
-from aspire.methods.state import Ask, Kind, State
-from aspire.types import Array, Facts, Local, Method, Report, Task
+from aspire.methods.state import Ask, State
+from aspire.types import Array, Facts, Kind, Local, Method, Report, Task
 
 # ---------------------------------------------------------------- worker
 
@@ -64,7 +64,7 @@ class Rules:
 
     @cached_property
     def kinds(self) -> Mapping[str, Kind]:
-        return {"local": Kind(self.local_steps, vectors=("w",))}
+        return {"local": Kind(self.local_steps, vectors=("w",), numbers=("rate",))}
 
     # ------------------------------------------------------------ init
 

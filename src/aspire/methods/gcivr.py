@@ -14,8 +14,8 @@ import numpy as np
 
 from aspire.methods import arguments, composite, draws, rounds, state
 from aspire.methods.composite import ROWS, Master
-from aspire.methods.state import Ask, Kind
-from aspire.types import Array, Facts, Method, Report, Task
+from aspire.methods.state import Ask
+from aspire.types import Array, Facts, Kind, Method, Report, Task
 
 # ------------------------------------------- worker: composite.rows; master: composite.Master
 
@@ -41,7 +41,7 @@ def gcivr(
     counts = {"period": period, "sampled": sampled}
     settings = arguments.check(counts, {"temperature": temperature, "rate": rate})
     rules = Rules(temperature, rate, period, sampled, prior, average)
-    return rounds.method("gcivr", {**settings, "prior": prior}, rules, ROWS)
+    return rounds.method("gcivr", {**settings, "prior": prior}, rules, ROWS, Master)
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,9 @@ from functools import lru_cache
 from aspire.methods import arguments, rounds, state
 from aspire.methods.descent import GRADIENT, gradient_rows, weighted_gradient
 from aspire.methods.projection import project, refuse_unknown
-from aspire.methods.state import Ask, Kind, State
+from aspire.methods.state import Ask, State
 from aspire.sets import CDNorm, UncertaintySet
-from aspire.types import Facts, Method, Report, Task
+from aspire.types import Facts, Kind, Method, Report, Task
 
 # ----------------------------------------- worker: descent.gradient_rows; master: State, no more
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from aspire.methods import arguments, rounds, state
 from aspire.methods.descent import GRADIENT, gradient_rows, weighted_gradient
 from aspire.methods.gda import base, over_present
-from aspire.methods.state import Ask, Kind, State
+from aspire.methods.state import Ask, State
 from aspire.sets import UncertaintySet
-from aspire.types import Facts, Method, Report, Task
+from aspire.types import Facts, Kind, Method, Report, Task
 
 # ----------------------------------------- worker: descent.gradient_rows; master: State, no more
 

@@ -14,8 +14,8 @@ import numpy as np
 
 from aspire.methods import arguments, rounds, state
 from aspire.methods.fedavg import ends  # the worker: K steps from the master's w
-from aspire.methods.state import Ask, Kind, State
-from aspire.types import Event, Facts, Info, Method, Report, Task
+from aspire.methods.state import Ask, State
+from aspire.types import Event, Facts, Info, Kind, Method, Report, Task
 
 # ---------------------------------------------------------------- master: State, nothing more
 
@@ -35,9 +35,9 @@ def ind(
     settings = arguments.check({"local_steps": local_steps}, {"rate": rate})
     rules = Rules(site, local_steps, rate, average)
     kinds = {"local": partial(ends, local_steps=local_steps)}
-    return replace(
-        rounds.method("ind", {"site": site, **settings}, rules, kinds), absorb=rules.absorb
-    )
+    made = rounds.method("ind", {"site": site, **settings}, rules, kinds)
+    needed = {"site": site, **(made.site_arguments or {})}
+    return replace(made, absorb=rules.absorb, site_arguments=needed)
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Rules:
 
     @cached_property
     def kinds(self) -> Mapping[str, Kind]:
-        return {"local": Kind(self.local_steps, vectors=("w",))}
+        return {"local": Kind(self.local_steps, vectors=("w",), numbers=("rate",))}
 
     # ------------------------------------------------------------ init
 

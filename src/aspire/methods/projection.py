@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from aspire.core.equations import project_simplex
+from aspire.core.equations import LARGE, project_simplex
 from aspire.sets import Box, CDNorm, CVaR, Simplex, TotalVariation, UncertaintySet
 from aspire.types import Array
 
@@ -50,8 +50,11 @@ def moves(
     """argmin_d |d - y| over low <= d <= high, sum d = 0, sum_j price_j |d_j| <= budget.
 
     With a multiplier theta for the budget, d_j = clip(shrink(y_j - nu, theta price_j)), where nu
-    makes the sum zero. The price paid falls as theta grows: bisect theta.
+    makes the sum zero. The price paid falls as theta grows: bisect theta. A shift of y changes nu
+    alone; large numbers are shifted, as in `project_simplex`.
     """
+    if float(np.abs(y).max()) > LARGE:
+        y = np.maximum(y - y.max(), -LARGE)
     price = np.zeros(len(y)) if price is None else price
     d = balanced(y, low, high, np.zeros(len(y)))
     if float(price @ np.abs(d)) <= budget:

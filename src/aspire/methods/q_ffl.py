@@ -14,8 +14,8 @@ import numpy as np
 import torch
 
 from aspire.methods import arguments, descent, rounds, state
-from aspire.methods.state import Ask, Kind, State
-from aspire.types import Array, Facts, Local, Method, Report, Task
+from aspire.methods.state import Ask, State
+from aspire.types import Array, Facts, Kind, Local, Method, Report, Task
 
 FLOOR = 1e-10  # a loss below it counts as this: F^(q-1) needs a positive F
 
@@ -70,7 +70,9 @@ class Rules:
 
     @cached_property
     def kinds(self) -> Mapping[str, Kind]:
-        return {"local": Kind(self.local_steps, vectors=("w",))}
+        return {
+            "local": Kind(self.local_steps, vectors=("w",), optional=("loss",), numbers=("rate",))
+        }
 
     # ------------------------------------------------------------ init
 

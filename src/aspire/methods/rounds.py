@@ -21,9 +21,7 @@ import numpy as np
 from aspire.methods.arguments import POWER
 from aspire.methods.descent import Rows, alone, answers
 from aspire.methods.state import (
-    PROBE,
     Ask,
-    Kind,
     State,
     admit,
     free,
@@ -32,10 +30,12 @@ from aspire.methods.state import (
     model,
     objection,
 )
+from aspire.protocol import probe_kind
 from aspire.types import (
     Event,
     Info,
     Joined,
+    Kind,
     Left,
     Method,
     Noted,
@@ -46,6 +46,7 @@ from aspire.types import (
 )
 
 FORGET = 0.3  # as in `auto`: the newest w counts min(1, 2/(2 + 0.3 t)) in the average
+WORK = ("local_steps", "rate")  # what a worker depends on; of rate, whether it is None
 
 
 M = TypeVar("M", bound=State)
@@ -56,7 +57,12 @@ class Rules(Protocol[Contra]):
     """The arguments of a baseline, and its own part of the master."""
 
     @property
-    def kinds(self) -> Mapping[str, Kind]: ...
+    def kinds(self) -> Mapping[str, Kind]:
+        """Of its tasks, besides the probe."""
+
+    @property
+    def rate(self) -> float | None:
+        """Of the step of w; None: from the probe."""
 
     @property
     def quorum(self) -> int | None:
@@ -83,13 +89,14 @@ def method(
     settings: Mapping[str, Any],
     rules: Any,
     kinds: Mapping[str, Rows],
+    state: type[State] = State,
 ) -> Method:
     """A baseline as a value: its own rows and rules, and the rounds that all of them share.
 
     kinds  what workers do with each kind of task; power iterations only where a rate is missing
+    state  its master's
     """
-    power = POWER if rules.rate is None else 0
-    many = partial(answers, kinds=kinds, power=power)
+    many = partial(answers, kinds=kinds, power=power_of(rules))
     return Method(
         name=name,
         settings={**settings, "average": rules.average},
@@ -100,7 +107,21 @@ def method(
         weights=lambda master: master.weights.copy(),
         planes=lambda master: 0,
         work_many=many,
+        waiting=partial(waiting, rules),
+        kinds=kinds_of(rules),
+        states=(state,),
+        site_arguments={name: settings[name] for name in WORK if name in settings},
     )
+
+
+def power_of(rules: Rules[Any]) -> int:
+    """Power iterations in a probe: only where a rate is missing."""
+    return POWER if rules.rate is None else 0
+
+
+def kinds_of(rules: Rules[Any]) -> dict[str, Kind]:
+    """Of all its tasks."""
+    return {"probe": probe_kind(power_of(rules)), **rules.kinds}
 
 
 # ---------------------------------------------------------------- absorb
@@ -110,14 +131,15 @@ def absorb(rules: Rules[M], master: M, events: Sequence[Event]) -> tuple[M, list
     """Take the events in their order; each may close a phase, and that may end a round."""
     tasks: list[Task] = []
     infos: list[Info] = []
+    kinds = kinds_of(rules)
     for event in events:
-        reason = objection(master, event, rules.kinds)
+        reason = objection(master, event, kinds)
         if reason is not None:
             infos.append(Refused(event, reason))
             continue
         match event:
             case Report():
-                receive(master, event, rules.kinds, infos)
+                receive(master, event, kinds, infos)
             case Left(worker=j):
                 leave(master, j)
             case Joined(worker=j):
@@ -129,13 +151,12 @@ def absorb(rules: Rules[M], master: M, events: Sequence[Event]) -> tuple[M, list
 def receive(master: State, report: Report, kinds: Mapping[str, Kind], infos: list[Info]) -> None:
     j = report.worker
     kind = master.hands.pop(j)[1]
+    master.draws[j] += kinds[kind].batches
     if kind == "probe":
-        master.draws[j] += PROBE.batches
         master.f[j] = report.scalars["loss"]
         master.curvature[j] = report.scalars.get("curvature", 0.0)
         master.arrived[j] = True
         return
-    master.draws[j] += kinds[kind].batches
     if master.asked[j]:
         master.answers[j] = report
     else:
@@ -164,6 +185,16 @@ def advance(rules: Rules[M], master: M, infos: list[Info]) -> list[Task]:
     master.counts[:] = 0.0
     master.counts[ask.workers] = 1.0 if ask.counts is None else ask.counts
     return [issue(master, int(j), ask.kind, ask.vectors, ask.scalars) for j in ask.workers]
+
+
+def waiting(rules: Rules[M], master: M) -> list[int]:
+    """Those without whom the phase cannot close; nobody where any of several will do."""
+    if not master.constants:
+        return sorted(master.hands)
+    asked = [int(j) for j in np.flatnonzero(master.asked) if j not in master.answers]
+    quorum = len(master.asked) if rules.quorum is None else rules.quorum
+    missing = min(quorum, int(np.count_nonzero(master.asked))) - len(master.answers)
+    return asked if missing >= len(asked) else []
 
 
 def start(rules: Rules[M], master: M, infos: list[Info]) -> bool:

@@ -5,29 +5,33 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from aspire.types import Array, Event, Facts, Left, Report, Task
-
-Mask = NDArray[np.bool_]
-Indices = NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class Kind:
-    """A kind of task: the batches it draws, and what its report must carry."""
-
-    batches: int = 0
-    vectors: tuple[str, ...] = ()
-    scalars: tuple[str, ...] = ()
-
-
-PROBE = Kind(1, scalars=("loss",))
+from aspire.protocol import report_objection
+from aspire.types import (
+    Array,
+    Between,
+    Count,
+    Event,
+    Facts,
+    Id,
+    Indices,
+    Kind,
+    Left,
+    Mask,
+    PerSite,
+    Precise,
+    Report,
+    SiteCounts,
+    SiteMask,
+    Sized,
+    Task,
+    Worker,
+)
 
 
 @dataclass(frozen=True)
@@ -45,26 +49,26 @@ class Ask:
 class State:
     """What every baseline's master knows. Arrays have one entry per site."""
 
-    t: int
-    seed: int
-    w: Tensor  # float64
-    average: Tensor  # float64, w itself where no average is asked for
-    like: Tensor  # empty: the model's own number type
-    prior: Array  # q over all sites
-    weights: Array  # zero for the absent
-    f: Array  # last known losses
-    curvature: Array
-    present: Mask
-    arrived: Mask  # answered their probe, in from the next round
-    asked: Mask  # in this phase
-    took: Mask  # answered in this round
-    draws: Indices  # batches that j has drawn
-    counts: Array  # how often j was drawn for this phase
-    hands: dict[int, tuple[int, str]] = field(default_factory=dict)  # id and kind of j's task
-    answers: dict[int, Report] = field(default_factory=dict)
+    t: Count
+    seed: Annotated[int, Between(0, math.inf)]
+    w: Precise
+    average: Precise  # w itself where no average is asked for
+    like: Annotated[Tensor, Sized("0")]  # the model's own number type
+    prior: PerSite  # q over all sites
+    weights: PerSite  # zero for the absent
+    f: PerSite  # last known losses
+    curvature: PerSite
+    present: SiteMask
+    arrived: SiteMask  # answered their probe, in from the next round
+    asked: SiteMask  # in this phase
+    took: SiteMask  # answered in this round
+    draws: SiteCounts  # batches that j has drawn
+    counts: PerSite  # how often j was drawn for this phase
+    hands: dict[Worker, tuple[Id, str]] = field(default_factory=dict)  # id and kind of j's task
+    answers: dict[Worker, Report] = field(default_factory=dict)
     constants: dict[str, float] = field(default_factory=dict)  # empty: not started
     phase: str = ""  # "": nobody to ask
-    next_id: int = 0
+    next_id: Count = 0
 
 
 def fields(facts: Facts, seed: int, prior: Array, quorum: int | None = None) -> dict[str, Any]:
@@ -161,11 +165,6 @@ def restricted(prior: Array, present: Mask) -> Array:
 # ---------------------------------------------------------------- what is refused
 
 
-def finite(x: Tensor) -> bool:
-    """Whether every entry is: so where the sum is, else each is looked at."""
-    return math.isfinite(float(x.sum())) or bool(torch.isfinite(x).all())
-
-
 def objection(master: State, event: Event, kinds: Mapping[str, Kind]) -> str | None:
     """Why an event must be refused, or None. Reads only."""
     j, n = event.worker, len(master.f)
@@ -182,25 +181,4 @@ def objection(master: State, event: Event, kinds: Mapping[str, Kind]) -> str | N
     task, kind = master.hands[j]
     if event.task != task:
         return f"worker {j} reports task {event.task}: expected task {task}"
-    return incomplete(event, PROBE if kind == "probe" else kinds[kind], master)
-
-
-def incomplete(report: Report, kind: Kind, master: State) -> str | None:
-    """What a report lacks or has wrong: names, finite numbers, shapes and types."""
-    j = report.worker
-    told = all(name in report.scalars for name in kind.scalars)
-    if not told or not all(name in report.vectors for name in kind.vectors):
-        return f"worker {j} reports {sorted({*report.scalars, *report.vectors})}: incomplete"
-    for name, value in report.scalars.items():
-        if not math.isfinite(value):
-            return f"worker {j} reports {name}={value}: expected a finite number"
-    for name in kind.vectors:
-        x = report.vectors[name]
-        if x.shape != master.w.shape or x.dtype != master.like.dtype:
-            return (
-                f"worker {j} reports {name} of shape {tuple(x.shape)} and type {x.dtype}: "
-                f"expected {tuple(master.w.shape)} and {master.like.dtype}"
-            )
-        if not (report.finite or finite(x)):
-            return f"worker {j} reports {name} with values that are not finite"
-    return None
+    return report_objection(event, kinds[kind], parameters=len(master.w), dtype=master.like.dtype)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from aspire import batches, sites
-from aspire.types import Local, Report, Task
+from aspire.types import Count, Flat, Local, Report, Sized, Task
 
 PASSES = 3  # a gradient costs three passes over its samples, a loss one
 EARLY = frozenset(int(1.25**k) for k in range(25))  # reports whose step is checked
@@ -27,9 +28,9 @@ class NoState(ValueError):
 class Foreseen:
     """A worker that has begun on its next task: the gradient at its w_j on batch `draw`."""
 
-    w: Tensor
-    draw: int
-    gradient: Tensor  # (1, p)
+    w: Flat
+    draw: Count
+    gradient: Annotated[Tensor, Sized("1 p")]
 
     def serves(self, task: Task) -> bool:
         return "w" not in task.vectors and int(task.scalars["draws"]) == self.draw

@@ -27,13 +27,15 @@ from aspire.methods.aspire_state import Rules
 from aspire.methods.aspire_step import revise_planes
 from aspire.methods.worker import PASSES, check_is_due, loss_is_due, probes
 from aspire.problem import Problem
+from aspire.protocol import LARGEST, size
 from aspire.runtimes import simulator
 from aspire.runtimes.blocks_native import Compiled, can_compile
 from aspire.runtimes.blocks_rows import Rows
 from aspire.runtimes.blocks_work import Flight, Plan
+from aspire.runtimes.errors import Stopped
 from aspire.runtimes.order import Block, Integers, Order
-from aspire.runtimes.simulator import REPORT, Simulation, Stopped
-from aspire.types import Info, Noted, Report, Task
+from aspire.runtimes.simulator import REPORT, Simulation
+from aspire.types import Info, Method, Noted, Report, Task
 
 SPAN = 256  # steps whose order is laid out at once
 LOOK = 1024  # steps after which somebody may look at the latest
@@ -44,12 +46,16 @@ MOST_ROWS = 8192  # a larger quorum would need much scratch memory
 WIDEST = 128  # layers up to here are one tile of a kernel
 
 
+def rules_of(method: Method) -> Rules:
+    return Rules(**{name: value for name, value in method.settings.items() if name != "form"})
+
+
 def fits(simulation: Simulation) -> bool:
     """Whether blocks can do all of it: aspire as it comes, everybody present, stacks of layers."""
     method, sites = simulation.method, simulation.problem.sites
     if method.name != "aspire" or not simulation.problem.batched or simulation.evaluate.exact:
         return False
-    rules, first = Rules(**method.settings), sites[0]
+    rules, first = rules_of(method), sites[0]
     if not served(rules, simulation.problem):
         return False
     plain = (rules.staleness, rules.local_steps) == (None, 1) and rules.quorum <= MOST_ROWS
@@ -81,7 +87,7 @@ def on_card(problem: Problem) -> bool:
     start, stack = problem.flat.start, problem.sites[0].objective.stack
     if start.device.type != "cuda" or start.dtype != torch.float32 or find_spec("triton") is None:
         return False
-    if stack is None or not stack.classes:
+    if stack is None or not (stack.classes and stack.relu_only):
         return False
     return all(max(layer.inputs, layer.outputs) <= WIDEST for layer in stack.layers)
 
@@ -94,8 +100,9 @@ def on_host(problem: Problem, *, rowwise: bool = True) -> bool:
         return True
     first = problem.sites[0]
     stack = first.objective.stack
-    together = stack is not None and stack.rowwise(problem.flat.start, first.batch_samples)
-    return rowwise and together
+    if stack is None or not stack.relu_only:
+        return False
+    return rowwise and stack.rowwise(problem.flat.start, first.batch_samples)
 
 
 def run(
@@ -136,7 +143,7 @@ def run(
 def answer_probes(simulation: Simulation) -> None:
     """The probes of all sites that wait for one, many rows at a time."""
     desk, sites = simulation.desk, simulation.problem.sites
-    power = Rules(**simulation.method.settings).preset.power
+    power = rules_of(simulation.method).preset.power
     tasks = [desk.hands[j] for j in desk.waiting if desk.hands[j].kind == "probe"]
     for first in range(0, len(tasks), 256):
         some = tasks[first : first + 256]
@@ -159,7 +166,7 @@ class Engine:
     ) -> None:
         self.simulation, self.on_note, self.last, self.every = simulation, on_note, last, every
         self.master = m = simulation.master
-        self.rules = Rules(**simulation.method.settings)
+        self.rules = rules_of(simulation.method)
         self.n, self.quorum = m.n, min(self.rules.quorum, m.n)
         sites = simulation.problem.sites
         self.batch = sites[0].batch_samples
@@ -211,7 +218,8 @@ class Engine:
         for j, site in enumerate(s.problem.sites):
             state, report = desk.known.pop(j)
             if site.lie is not None and site.lie.about_model:
-                flight.own = torch.stack([desk.workers.get(j, state), state])
+                before: Any = desk.workers.get(j, state)
+                flight.own = torch.stack([before, state])
             flight.w[j] = report.vectors["w"]
             flight.loss[j] = report.scalars.get("loss", m.f[j])
             flight.curvature[j] = report.scalars.get("curvature", -1.0)
@@ -261,7 +269,7 @@ class Engine:
         self.simulation.time = order.time
         for j, count in self.rows.put_back().items():
             self.on_note(Noted(m.t, f"pulled too hard, put back {count} times: worker {j}"))
-        self._refuse_infinite(bool(torch.isfinite(m.z).all()))
+        self._refuse_infinite(size(m.z) <= LARGEST)
 
     # ------------------------------------------------------------ steps
 
@@ -333,7 +341,9 @@ class Engine:
     def _refuse_infinite(self, finite: bool = True) -> None:
         m = self.master
         if not (finite and np.isfinite(m.f).all() and np.isfinite(m.curvature).all()):
-            raise Stopped(f"a report was not finite before step {m.t}: the run cannot go on")
+            raise Stopped(
+                f"a report was not finite, or out of range, before step {m.t}: the run cannot go on"
+            )
 
     def _revise(self) -> None:
         self.rows.fetch()

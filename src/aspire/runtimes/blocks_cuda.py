@@ -154,6 +154,7 @@ class Card:
                 rises_above(m.constants),
                 EASE_OFF,
                 self.stride,
+                m.most_loss,
             ],
             torch.float64,
         )

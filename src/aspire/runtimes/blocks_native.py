@@ -61,7 +61,7 @@ class Compiled:
             self._problem(problem), n, quorum, settle=master.constants["settle"],
             stride=master.constants["stride"], momentum=rules.preset.momentum,
             overshoot=OVERSHOOT, steeper=rises_above(master.constants), ease_off=EASE_OFF,
-            usual=float(np.median(master.first)),
+            usual=float(np.median(master.first)), most_loss=master.most_loss,
         )  # fmt: skip
         for name in ("z", "average"):
             setattr(master, name, getattr(master, name).clone())
@@ -98,7 +98,7 @@ class Compiled:
         seed = batches._seed_state(first.seed, batches.BATCH)
         return native.Problem(
             len(stack.layers), first.batch_samples, p, *native.shapes(stack.layers),
-            first.objective.weight_decay, seed, *map(at, arrays),
+            first.objective.weight_decay, 0.0, seed, *map(at, arrays),
         )  # fmt: skip
 
     def _bounds(self) -> native.Bounds:
@@ -209,9 +209,7 @@ class Compiled:
 def can_compile(problem: Problem) -> bool:
     """Whether steps.c can serve: a compiler, class scores, not too many layers."""
     stack = problem.sites[0].objective.stack
-    if stack is None or not stack.classes or len(stack.layers) > native.MOST_LAYERS:
-        return False
-    return native.library(problem.flat.start.dtype) is not None
+    return stack is not None and stack.relu_only and stack.compiled(problem.flat.start)
 
 
 def _check(code: int) -> None:

@@ -16,8 +16,9 @@ from torch import Tensor
 from aspire.core import equations
 from aspire.core.planes import Planes
 from aspire.core.schedules import Member, learn, rises_above
-from aspire.methods.aspire_state import Master, Rules, rebuild_sums
+from aspire.methods.aspire_state import Master, Rules, rebuild_sums, seen
 from aspire.problem import Problem
+from aspire.protocol import LARGEST
 from aspire.runtimes.blocks_work import Bench, Flight, Plan
 from aspire.runtimes.order import Integers
 from aspire.types import Array
@@ -81,6 +82,7 @@ class Rows:
     def _dual(self, workers: Integers, c1: float, rho1: float) -> None:
         m, flight, F = self.master, self.bench.flight, self.master.planes.F
         new, curvature = flight.loss[workers], flight.curvature[workers]
+        new = np.where(np.abs(new) <= LARGEST, seen(m, new), np.nan)  # nan: the run ends
         change = new - m.f[workers]
         if change.any():
             F = F + m.planes.P[:, workers] @ change

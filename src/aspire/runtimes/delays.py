@@ -16,6 +16,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from aspire.arguments import is_number, real_number, shown
 from aspire.batches import DELAY, uniform, uniforms
 from aspire.types import Array
 
@@ -42,9 +43,9 @@ def _of(values: float | Sequence[float], worker: int) -> float:
 
 def _check(**values: float | Sequence[float]) -> None:
     for name, value in values.items():
-        several = [value] if isinstance(value, (int, float)) else value
-        if not all(math.isfinite(v) and v > 0 for v in several):
-            raise ValueError(f"{name}={value}: expected positive finite numbers")
+        several = value if isinstance(value, (Sequence, np.ndarray)) else [value]
+        if not all(is_number(v) and math.isfinite(v) and v > 0 for v in several):
+            raise ValueError(f"{name}={shown(value)}: expected positive finite numbers")
 
 
 # AS 241 (Wichura 1988), which NormalDist uses too: quotients of polynomials, highest power first,
@@ -109,8 +110,8 @@ class LogNormal:
 
     def __post_init__(self) -> None:
         _check(scale=self.scale)
-        if not self.sigma >= 0:
-            raise ValueError(f"sigma={self.sigma}: expected a number of at least 0")
+        real_number("mu", self.mu, "a number")
+        real_number("sigma", self.sigma, "a number of at least 0", least=0.0)
 
     def __call__(self, seed: int, worker: int, n: int) -> float:
         normal = _NORMAL.inv_cdf(uniform(seed, worker, n, DELAY))
@@ -197,7 +198,9 @@ class Absence:
     returns: float = math.inf
 
     def __post_init__(self) -> None:
-        if not 0 <= self.leaves < self.returns:
+        times = (self.leaves, self.returns)
+        if not (all(map(is_number, times)) and 0 <= self.leaves < self.returns):
             raise ValueError(
-                f"leaves={self.leaves}, returns={self.returns}: expected 0 <= leaves < returns"
+                f"leaves={shown(self.leaves)}, returns={shown(self.returns)}: expected "
+                "0 <= leaves < returns"
             )

@@ -12,15 +12,25 @@ from __future__ import annotations
 
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 
 from aspire.problem import Problem
-from aspire.types import Method, Report, Task
+from aspire.protocol import name_objection, task_name_objection
+from aspire.types import As, Method, Report, Task, Worker
 
 ROWS = 16  # tasks in one call: their numbers stay in the cache of one core
 Results = list[tuple[Any, Report] | None]
+Memory = Annotated[Any, As("memory")]  # what a worker remembers
+
+
+def task_objection(method: Method, task: Task) -> str | None:
+    """Why a task is none of this method's; nothing is known where it does not list its kinds."""
+    if not method.kinds:
+        return None
+    kind = method.kinds.get(task.kind)
+    return f"a task of kind {task.kind!r}" if kind is None else task_name_objection(task, kind)
 
 
 class Evaluator:
@@ -79,10 +89,26 @@ class Evaluator:
 class Desk:
     """Who holds which task, what each worker remembers, and what it will report: data only."""
 
-    hands: dict[int, Task] = field(default_factory=dict)
-    known: dict[int, tuple[Any, Report]] = field(default_factory=dict)
-    workers: dict[int, Any] = field(default_factory=dict)
-    waiting: dict[int, None] = field(default_factory=dict)  # who holds a task not yet begun
+    hands: dict[Worker, Task] = field(default_factory=dict)
+    known: dict[Worker, tuple[Memory, Report]] = field(default_factory=dict)
+    workers: dict[Worker, Memory] = field(default_factory=dict)
+    waiting: dict[Worker, None] = field(default_factory=dict)  # who holds a task not yet begun
+
+    def check(self) -> None:
+        """Of a desk that is settled: each task waits, or its report is known."""
+        if any(j != task.worker for j, task in self.hands.items()):
+            raise ValueError("a worker holds another one's task")
+        if self.hands.keys() ^ (self.known.keys() ^ self.waiting.keys()):
+            raise ValueError("a task is neither waiting nor known, or both")
+
+    def objection(self, method: Method) -> str | None:
+        """Why the tasks and reports here are none of this method's."""
+        reasons = [task_objection(method, self.hands[j]) for j in self.waiting]
+        for j, (_, report) in self.known.items():
+            kind = method.kinds.get(self.hands[j].kind)
+            odd = (report.worker, report.task) != (j, self.hands[j].id)
+            reasons.append("another task's report" if odd else name_objection(report, kind))
+        return next(filter(None, reasons), None)
 
     def hand(self, task: Task) -> None:
         """A new task; whoever gets it has no other."""

@@ -1,49 +1,98 @@
-"""A line of history from the sites' own answers: the same keys as the simulator's."""
+"""What a line of history says about the sites, on every engine in the same words."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any, TypedDict
 
 import numpy as np
-from torch import Tensor
 
+from aspire.problem import Figures
 from aspire.sets import UncertaintySet
+from aspire.types import Array, As, Count, Flat, Id, Worker
+
+Line = Annotated[dict[str, Any], As(dict[str, float | list[float | None] | None])]  # of history
+# Who was away from which iteration to which; None: to the end.
+Away = TypedDict("Away", {"site": Worker, "from": Count, "to": Count | None, "reason": str})
 
 
 @dataclass
 class Evaluation:
     """A question to every site, and what was answered so far."""
 
-    id: int
-    w: Tensor
-    line: dict[str, Any]  # what the master knew when it asked
+    id: Id
+    w: Flat
+    line: Line  # what the master knew when it asked
     since: float
-    answers: dict[int, dict[str, float]] = field(default_factory=dict)
+    answers: dict[Worker, dict[str, float]] = field(default_factory=dict)
 
 
-def history_line(asked: Evaluation, sites: int, uncertainty: UncertaintySet) -> dict[str, Any]:
-    """Losses of sites that gave no answer are nan; the worst is the worst of those that did."""
-    losses = _column(asked, "loss", sites)
-    accuracies = _column(asked, "accuracy", sites)
+def answered(asked: Evaluation, sites: int) -> tuple[Figures, tuple[Array, Array, Array]]:
+    """What the sites said, and how many training, test and validation samples it is about."""
+    figures = Figures(
+        _column(asked, "loss", sites),
+        _column(asked, "test_loss", sites),
+        _known(_column(asked, "accuracy", sites)),
+        _known(_column(asked, "val_loss", sites)),
+        _known(_column(asked, "val_accuracy", sites)),
+    )
+    trained, tested, validated = (
+        _column(asked, name, sites) for name in ("samples", "test_samples", "val_samples")
+    )
+    for counts in (tested, validated):
+        counts[np.isnan(counts) & np.isfinite(trained)] = 0.0
+    return figures, (trained, tested, validated)
+
+
+def scored(figures: Figures, uncertainty: UncertaintySet) -> dict[str, Any]:
+    """What a line of history says about the sites.
+
+    `losses` and all that is formed of them are on the training parts. The worst is the worst of the
+    sites that answered, and the worst case is over those.
+    """
+    losses, accuracies = figures.train_losses, figures.accuracies
+    told = losses.tolist()
+    vals, val_accuracies = _told(figures.val_losses), _told(figures.val_accuracies)
     here = np.isfinite(losses)
-    known = bool(np.isfinite(accuracies).any())
     over = uncertainty if here.all() else uncertainty.restrict(here) if here.any() else None
-    return asked.line | {
-        "losses": losses.tolist(),
+    return {
+        "losses": told,
+        "train_losses": told,
+        "test_losses": _told(figures.test_losses),
+        "val_losses": vals,
         "worst_loss": float(np.nanmax(losses)) if here.any() else math.nan,
         "worst_case_loss": math.nan if over is None else over.value(losses[here]),
-        "accuracies": accuracies.tolist() if known else None,
-        "worst_accuracy": float(np.nanmin(accuracies)) if known else None,
+        "accuracies": None if accuracies is None else accuracies.tolist(),
+        "worst_accuracy": None if accuracies is None else float(np.nanmin(accuracies)),
+        "worst_val_loss": None if vals is None else max(x for x in vals if x is not None),
+        "val_accuracies": val_accuracies,
+        "worst_val_accuracy": (
+            None if val_accuracies is None else min(x for x in val_accuracies if x is not None)
+        ),
     }
 
 
-def evaluated_on(asked: Evaluation) -> str:
-    """'test' where every site that answered has a test part, 'train' where none has, or 'mixed'."""
-    parts = {bool(answer.get("test")) for answer in asked.answers.values()}
-    return "mixed" if len(parts) != 1 else "test" if parts.pop() else "train"
+def evaluated_on(test_samples: Array) -> str:
+    """Where accuracies are from: 'test' or 'train' parts, 'mixed', 'none' where nobody answered."""
+    known = test_samples[np.isfinite(test_samples)] > 0
+    if not known.size:
+        return "none"
+    if known.all():
+        return "test"
+    return "mixed" if known.any() else "train"
 
 
-def _column(asked: Evaluation, name: str, sites: int) -> Any:
+def _told(values: Array | None) -> list[float | None] | None:
+    """With None for what is not known; None where nothing is."""
+    if values is None or not np.isfinite(values).any():
+        return None
+    return [x if math.isfinite(x) else None for x in values.tolist()]
+
+
+def _known(values: Array) -> Array | None:
+    return values if np.isfinite(values).any() else None
+
+
+def _column(asked: Evaluation, name: str, sites: int) -> Array:
     return np.array([asked.answers.get(j, {}).get(name, math.nan) for j in range(sites)])

@@ -7,7 +7,9 @@ import triton.language as tl
 
 # Where the numbers of all steps lie: float arguments would arrive as float32.
 KAPPA, ETA_Z, RHO2, SETTLE, DECAY, MOST, STEEPER, EASE_OFF = (tl.constexpr(i) for i in range(8))
-STRIDE = tl.constexpr(8)
+STRIDE, MOST_LOSS = tl.constexpr(8), tl.constexpr(9)
+LARGE = tl.constexpr(1e6)  # as in core/equations.py
+LARGEST = tl.constexpr(1e12)  # as in protocol.py
 
 # ---------------------------------------------------------------- absorb
 
@@ -94,8 +96,11 @@ def dual(
         k = first + tl.arange(0, R)
         j = tl.load(workers + k, mask=k < S, other=0)
         new = tl.load(told + j, mask=k < S, other=0.0)
-        change = new - tl.load(f + j, mask=k < S, other=0.0)
-        tl.store(f + j, new, mask=k < S)
+        most = tl.load(fixed + MOST_LOSS)
+        seen = tl.minimum(tl.maximum(new, -most), most)
+        seen = tl.where(tl.abs(new) <= LARGEST, seen, float("nan"))  # nan: the run ends
+        change = seen - tl.load(f + j, mask=k < S, other=0.0)
+        tl.store(f + j, seen, mask=k < S)
         at = plane[:, None] * n + j[None, :]
         part = tl.load(P + at, mask=live[:, None] & (k < S)[None, :], other=0.0)
         value += tl.sum(part * change[None, :], 1)
@@ -112,14 +117,17 @@ def dual(
         tl.atomic_add(digests + k, bits, mask=k < S, sem="relaxed")
     tl.store(F + plane, value, mask=live)
     old = tl.load(lam + plane, mask=live, other=0.0)
-    y = tl.where(live, old + rho1 * (value - c1 * old), float("-inf"))
+    y = old + rho1 * (value - c1 * old)
+    large = tl.max(tl.where(live, tl.abs(y), 0.0), 0) > LARGE
+    shift = tl.where(large, tl.max(tl.where(live, y, float("-inf")), 0), 0.0)
+    y = tl.where(live, tl.where(large, tl.maximum(y - shift, -2.0), y), float("-inf"))
     above = tl.maximum(y[None, :] - tl.where(live, y, float("inf"))[:, None], 0.0)
     support = live & (tl.sum(above, 1) < 1.0)
     count = tl.sum(support.to(tl.float64), 0)
     threshold = (tl.sum(tl.where(support, y, 0.0), 0) - 1.0) / count
     tl.store(before + plane, old, mask=live)
     tl.store(lam + plane, tl.maximum(y - threshold, 0.0), mask=live)
-    tl.store(height, threshold / rho1)
+    tl.store(height, (threshold + shift) / rho1)
     if steeper > 0:
         tl.debug_barrier()
         for k in range(0, S):

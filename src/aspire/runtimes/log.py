@@ -2,6 +2,8 @@
 
 Level `full` writes one line per event, `digest` only a running sha256 (a line at each evaluation
 and at the end), `off` nothing. With one seed two runs of the simulator write the same bytes.
+The log of a run that was extended goes on after its end mark, with a mark that says so; the end is
+the last end mark, if no event and no other mark comes after it.
 
 A report's line has its numbers and the hash of its vectors: of long ones that of their digests
 (`digest.pieces`), which takes a tenth of the time. Level `vectors` is `full` and keeps the vectors
@@ -16,6 +18,7 @@ import hashlib
 import json
 import logging
 import os
+from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -24,73 +27,29 @@ from typing import IO, Any
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from aspire.runtimes.digest import pieces
-from aspire.types import Event, Report
+from aspire.runtimes import rundir
+from aspire.runtimes.errors import Stopped
+from aspire.runtimes.hashes import OF_DIGESTS, content, digest
+from aspire.types import Count, Event, Report
 
 logger = logging.getLogger("aspire")
 LEVELS = ("full", "digest", "off", "vectors")
 NAME, VECTORS = "events.jsonl", "reports"
 LONG = 2**16  # numbers: longer vectors are hashed in a thread
-SHORT = 2**12  # numbers: shorter vectors are hashed byte by byte
-OF_DIGESTS = "q"  # what such a hash begins with: no hexadecimal digit
-PLAIN = {torch.float32, torch.float64}  # what numpy has, and hashes as it lies
-
-
-def fingerprint(value: Any, into: Any) -> None:
-    """Feed a state, field by field, into a hash: tensors and arrays by their bytes."""
-    if isinstance(value, torch.Tensor):
-        into.update(repr((str(value.dtype), tuple(value.shape))).encode())
-        _feed(value.detach().cpu().contiguous(), into)
-    elif isinstance(value, np.ndarray):
-        into.update(repr((str(value.dtype), value.shape)).encode())
-        into.update(np.ascontiguousarray(value).data)
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        for field in dataclasses.fields(value):
-            into.update(field.name.encode())
-            fingerprint(getattr(value, field.name), into)
-    elif isinstance(value, dict):
-        for key in sorted(value):
-            into.update(repr(key).encode())
-            fingerprint(value[key], into)
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            fingerprint(item, into)
-    else:
-        into.update(repr(value).encode())
-
-
-def _feed(x: torch.Tensor, into: Any) -> None:
-    """The bytes of a tensor, without a copy; some of its types are unknown to numpy."""
-    if x.dtype in PLAIN:
-        into.update(x.numpy())
-    else:
-        into.update(x.view(-1).view(torch.uint8).numpy().data if x.numel() else b"")
-
-
-def digest(state: Any) -> str:
-    """sha256 of a whole master state."""
-    sha = hashlib.sha256()
-    fingerprint(state, sha)
-    return sha.hexdigest()
-
-
-def content(vectors: Mapping[str, torch.Tensor], *, every_byte: bool) -> str:
-    """The hash of a report's vectors."""
-    if every_byte or max((x.numel() for x in vectors.values()), default=0) <= SHORT:
-        return digest(vectors)[:16]
-    sha = hashlib.sha256()
-    for name, x in sorted(vectors.items()):
-        sha.update(repr((name, str(x.dtype), tuple(x.shape))).encode())
-        sha.update(pieces(x.detach().cpu()).tobytes())
-    return OF_DIGESTS + sha.hexdigest()[:15]
+WAITING = 2**26  # bytes of lines that may wait for room on the disk
+EVENT = b'{"n": '  # what the line of an event begins with
 
 
 def event_record(event: Event, *, like: str = "") -> dict[str, Any]:
     """One event as JSON: its kind, worker, task, numbers and a hash `like` this of its vectors."""
     record: dict[str, Any] = {"event": type(event).__name__.lower(), "worker": event.worker}
     if isinstance(event, Report):
+        forged = NOT_NUMBERS & set(event.scalars)
+        if forged:
+            raise ValueError(f"a report has a number called {min(forged)!r}: that is the log's own")
         record |= {"task": event.task, **event.scalars}
         if like:
             record["vectors"] = content(event.vectors, every_byte=not like.startswith(OF_DIGESTS))
@@ -113,6 +72,8 @@ def _line(record: dict[str, Any]) -> str:
     said = []
     for name, value in record.items():
         kind = type(value)
+        if not name.isidentifier():
+            return json.dumps(record)
         if kind is int or (kind is float and value - value == 0.0):
             said.append(f'"{name}": {value!r}')
         elif kind is str and value.isalnum() and value.isascii():
@@ -127,38 +88,60 @@ def check_level(level: str) -> None:
         raise ValueError(f"log={level!r}: expected one of {', '.join(LEVELS)}")
 
 
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """Where a log stands: all that is needed to take it up again, and to tell whether one may."""
+
+    count: Count  # events
+    sha256: str  # the chain over them
+    bytes: Count  # of the file
+    file: str  # sha256 of these bytes
+    ended: bool = False  # the last thing in it is an end mark
+
+
 class EventLog:
     """Takes events one by one; `path` None keeps only the running hash.
 
-    The hash is a chain, h <- sha256(h + line), so it can be taken up again: `state` says where a
-    log stands, and given back it cuts the file there and goes on.
+    The hash is a chain, h <- sha256(h + line), so it can be taken up again: `place` says where a
+    log stands, and given back it cuts the file there and goes on. A file that is not what it was up
+    to there is refused, and left alone.
     """
 
     def __init__(
-        self, level: str = "digest", path: Path | None = None, state: dict[str, Any] | None = None
+        self, level: str = "digest", path: Path | None = None, place: Place | None = None
     ) -> None:
         check_level(level)
-        self.level = level
-        self.count = state["count"] if state else 0
-        self._hash = state["sha256"] if state else ""
+        self.level, self._path = level, path
+        self.count = 0 if place is None else place.count
+        self._hash = "" if place is None else place.sha256
+        self._ended = place is not None and place.ended
         self._file: IO[bytes] | None = None
-        self._unwritten, self._warned = b"", False
+        self._written = hashlib.sha256()
+        self._waiting: deque[bytes] = deque()  # lines that the disk has not taken yet
+        self._waits = 0  # bytes of them
         self._vectors = None if path is None else path.with_name(VECTORS)
         self._pool: ThreadPoolExecutor | None = None
         if path is not None and level != "off":
-            if state:
-                os.truncate(path, state["bytes"])
-            self._file = open(path, "ab" if state else "wb", buffering=0)  # noqa: SIM115
+            if place is not None:
+                self._written = verified(path, level, place)
+                os.truncate(path, place.bytes)
+            self._file = open(path, "wb" if place is None else "ab", buffering=0)  # noqa: SIM115
 
-    def state(self) -> dict[str, Any]:
-        """Where the log stands: events, hash, and the length of the file."""
+    def place(self) -> Place:
+        """Where the log stands; OSError where that is not on the disk."""
         length = 0
         if self._file is not None:
-            if self._unwritten:
-                raise OSError("the event log could not be written")
+            self._flush()
             os.fsync(self._file.fileno())
             length = os.fstat(self._file.fileno()).st_size
-        return {"count": self.count, "sha256": self._hash, "bytes": length}
+        return Place(self.count, self._hash, length, self._written.hexdigest(), self._ended)
+
+    def settle(self) -> None:
+        """Every line is on the disk, or the run cannot end."""
+        try:
+            self.place()
+        except OSError as error:
+            raise self._full(error) from error
 
     def add(self, time: float, event: Event) -> None:
         self.write(self.prepare(time, event))
@@ -179,13 +162,18 @@ class EventLog:
         line = _line(_settled(record))
         self._hash = hashlib.sha256((self._hash + line).encode()).hexdigest()
         self.count += 1
+        self._ended = False
         if self.level in ("full", "vectors"):
             self._write(line)
 
-    def refuse(self, record: dict[str, Any], reason: str) -> None:
-        """A line for the reader: what was refused is no event, since it changed nothing."""
+    def refuse(self, time: float, event: Event, reason: str) -> None:
+        """A line for the reader: what was refused is no event, since it changed nothing.
+
+        It has nothing that the site itself has named.
+        """
         if self.level != "off":
-            self._write(json.dumps({"refused": _settled(record), "reason": reason}))
+            about = {"time": time, "event": type(event).__name__.lower(), "worker": event.worker}
+            self._write(json.dumps({"refused": about, "reason": reason}))
 
     def _beside(self, report: Report) -> Callable[[], str]:
         """In a thread, while the report is absorbed: nobody writes to a message."""
@@ -199,11 +187,16 @@ class EventLog:
         if self.level == "vectors" and report.vectors and self._vectors is not None:
             path = self._vectors / f"{name}.safetensors"
             if not path.exists():
-                self._vectors.mkdir(exist_ok=True)
-                beside, kept = path.with_suffix(".part"), report.vectors.items()
-                save_file({k: v.detach().cpu().contiguous() for k, v in kept}, beside)
-                os.replace(beside, path)
+                self._keep(path, report.vectors)
         return name
+
+    def _keep(self, path: Path, vectors: Mapping[str, torch.Tensor]) -> None:
+        try:
+            path.parent.mkdir(exist_ok=True)
+            with rundir.whole(path, sync=False) as beside:
+                save_file({k: v.detach().cpu().contiguous() for k, v in vectors.items()}, beside)
+        except OSError as error:
+            raise self._full(error) from error
 
     def add_steps(self, events: np.ndarray[Any, np.dtype[np.int64]]) -> None:
         """Steps of S reports each, (steps, 4, S): bits of the times, workers, tasks, digests."""
@@ -213,31 +206,54 @@ class EventLog:
             )
         if self.level == "off":
             return
+        self._ended = False
         for step in events:
             self._hash = hashlib.sha256(self._hash.encode() + step.tobytes()).hexdigest()
         self.count += events.shape[0] * events.shape[2]
 
-    def mark(self, kind: str, t: int, master: Any) -> None:
-        """A line with the running hash, and at the end the hash of the master's state."""
-        if self.level == "off":
+    def mark(self, kind: str, t: int, master: Any, **more: Any) -> None:
+        """A line with the running hash, and at the end the hash of the master's state.
+
+        `more` is said besides. There is one end mark, however often a run is resumed at its end.
+        """
+        if self.level == "off" or (kind == "end" and self._ended):
             return
-        record = {"mark": kind, "t": t, "events": self.count, "sha256": self._hash}
+        record = {"mark": kind, "t": t, "events": self.count, "sha256": self._hash, **more}
         if kind == "end":
             record["state"] = digest(master)
+        self._ended = kind == "end"
         self._write(json.dumps(record))
 
     def _write(self, line: str) -> None:
-        """What a full disk does not take now is kept and tried again with the next line."""
+        """What a full disk does not take now is kept, up to a limit, and tried again later."""
         if self._file is None:
             return
-        self._unwritten += f"{line}\n".encode()
+        data = f"{line}\n".encode()
+        self._written.update(data)
+        self._waiting.append(data)
+        self._waits += len(data)
         try:
-            while self._unwritten:
-                self._unwritten = self._unwritten[self._file.write(self._unwritten) :]
+            self._flush()
         except OSError as error:
-            if not self._warned:
+            if self._waits > WAITING:
+                raise self._full(error) from error
+            if len(self._waiting) == 1:
                 logger.warning("the event log waits for room on the disk: %s", error)
-            self._warned = True
+
+    def _flush(self) -> None:
+        """The lines that wait, in their order; OSError at the first that finds no room."""
+        assert self._file is not None
+        while self._waiting:
+            taken = self._file.write(self._waiting[0])
+            self._waits -= taken
+            if taken == len(self._waiting[0]):
+                self._waiting.popleft()
+            else:
+                self._waiting[0] = self._waiting[0][taken:]
+
+    def _full(self, error: OSError) -> Stopped:
+        folder = Path() if self._path is None else self._path.parent
+        return Stopped(not_written(folder, error))
 
     def close(self) -> None:
         if self._pool is not None:
@@ -247,28 +263,87 @@ class EventLog:
             self._file = None
 
 
+def not_written(folder: Path, error: OSError) -> str:
+    """What to say when a file of a run finds no room."""
+    return (
+        f"{error}: the run stops; what its last checkpoint holds is safe, and when there is room "
+        f"again it goes on from there; {rundir.how_to_resume(folder)}"
+    )
+
+
+# ---------------------------------------------------------------- reading
+
+
+def chained(chain: str, line: bytes) -> str:
+    """The running hash after the line of one more event."""
+    return hashlib.sha256(chain.encode() + line).hexdigest()
+
+
+def verified(path: Path, level: str, place: Place) -> Any:
+    """The hash of the file up to `place`, to go on with; ValueError where it is not as it was."""
+    whole = hashlib.sha256()
+    chain, count, left = "", 0, place.bytes
+    try:
+        if not path.is_file():
+            raise ValueError(f"{path}: expected the log of the run, and there is none")
+        with open(path, "rb") as file:
+            while left > 0 and (line := file.readline(left)):
+                left -= len(line)
+                whole.update(line)
+                if line.startswith(EVENT):
+                    chain, count = chained(chain, line.removesuffix(b"\n")), count + 1
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}") from None
+    events = (place.sha256, place.count) if level in ("full", "vectors") else (chain, count)
+    if left or whole.hexdigest() != place.file or (chain, count) != events:
+        raise ValueError(
+            f"{path}: the log is not what it was when the checkpoint was written, up to byte "
+            f"{place.bytes}: it is damaged"
+        )
+    return whole
+
+
 def kept(path: Path, record: dict[str, Any]) -> Report:
     """The report of a line, with its vectors from beside the log."""
     numbers = {k: v for k, v in record.items() if k not in NOT_NUMBERS}
-    file = path.with_name(VECTORS) / f"{record['vectors']}.safetensors"
     vectors = {}
     if record["vectors"] != NOTHING:
-        if not file.is_file():
-            raise ValueError(f"{file}: expected the vectors of event {record['n']}")
-        vectors = load_file(file)
+        vectors = read_vectors(path.with_name(VECTORS) / f"{record['vectors']}.safetensors")
     return Report(record["worker"], record["task"], vectors, numbers)
+
+
+def read_vectors(file: Path) -> dict[str, torch.Tensor]:
+    """The vectors of one report; that they are its own, their hash says."""
+    if not file.is_file():
+        raise ValueError(f"{file}: expected the vectors of a report")
+    try:
+        return load_file(file)
+    except (SafetensorError, OSError) as error:
+        raise ValueError(f"{file}: expected the vectors of a report, but {error}") from None
 
 
 def read(path: Path) -> tuple[list[dict[str, Any]], dict[str, Any] | None]:
     """The events and the end mark (None: the run did not end) of a log."""
-    events, end = [], None
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
-        try:
-            record = json.loads(line)
-        except json.JSONDecodeError:
-            raise ValueError(f"{path}, line {number}: expected one JSON object a line") from None
+    events, end, chain = [], None, ""
+    for number, line in enumerate(rundir.read_text(path).split("\n"), start=1):
+        if not line:
+            continue
+        record = rundir.parse_json(line, f"{path}, line {number}")
+        if not isinstance(record, dict):
+            raise ValueError(f"{path}, line {number}: expected a JSON object")
         if "event" in record:
             events.append(record)
-        elif record.get("mark") == "end":
-            end = record
+            chain, end = chained(chain, line.encode()), None
+        elif "mark" in record:
+            end = record if record["mark"] == "end" else None
+    if end is not None:
+        _check_end(path, end, len(events), chain)
     return events, end
+
+
+def _check_end(path: Path, end: dict[str, Any], count: int, chain: str) -> None:
+    """Whether the end mark is one, and the events, where there are any, those that it counted."""
+    kinds = {"t": int, "events": int, "sha256": str, "state": str}
+    whole = all(isinstance(end.get(name), kind) for name, kind in kinds.items())
+    if not whole or (end["events"] == count and end["sha256"] != chain):
+        raise ValueError(f"{path}: the end mark does not fit the events: the log is damaged")

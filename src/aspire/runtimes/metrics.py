@@ -7,7 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from aspire.runtimes.folder import RunFolder
+
 NAME = "tensorboard"
+KINDS = (  # of numbers that every site has
+    *("train_losses", "val_losses", "test_losses", "weights", "accuracies", "val_accuracies"),
+)
 
 
 def scalars(line: Mapping[str, Any], names: Sequence[str]) -> Iterator[tuple[str, float]]:
@@ -16,10 +21,19 @@ def scalars(line: Mapping[str, Any], names: Sequence[str]) -> Iterator[tuple[str
     A site's number goes under its own name, so that each kind becomes one group of curves.
     """
     known = [a for a in line["accuracies"] or () if a is not None and math.isfinite(a)]
-    found = {"planes": line["planes"], "worst/loss": line["worst_loss"]}
-    found |= {"worst/case_loss": line["worst_case_loss"], "worst/accuracy": line["worst_accuracy"]}
-    found |= {"mean/accuracy": sum(known) / len(known) if known else None}
-    for kind in ("losses", "weights", "accuracies"):
+    tests = [x for x in line["test_losses"] or () if x is not None]
+    line = {"val_losses": None, "val_accuracies": None, **line}
+    found = {
+        "planes": line["planes"],
+        "worst/train_loss": line["worst_loss"],
+        "worst/test_loss": max(tests) if tests else None,
+        "worst/case_train_loss": line["worst_case_loss"],
+        "worst/val_loss": line.get("worst_val_loss"),
+        "worst/val_accuracy": line.get("worst_val_accuracy"),
+        "worst/accuracy": line["worst_accuracy"],
+        "mean/accuracy": sum(known) / len(known) if known else None,
+    }
+    for kind in KINDS:
         values = line[kind] or [None] * len(names)
         found |= {f"{kind}/{name}": value for name, value in zip(names, values, strict=True)}
     for name, value in found.items():
@@ -46,8 +60,10 @@ class Scalars:
         self._writer.flush()
 
 
-def scalars_of(folder: Path | None, names: Sequence[str], *, wanted: bool) -> Scalars | None:
+def scalars_of(folder: RunFolder | None, names: Sequence[str], *, wanted: bool) -> Scalars | None:
     """A writer where one is wanted, or where the run that is resumed had one."""
-    if folder is None or not (wanted or (folder / NAME).is_dir()):
+    if folder is None and wanted:
+        raise ValueError("tensorboard=True: expected `out` with it, the folder that it goes to")
+    if folder is None or not (wanted or (folder.path / NAME).is_dir()):
         return None
-    return Scalars(folder, names)
+    return Scalars(folder.path, names)

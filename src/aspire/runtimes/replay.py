@@ -15,6 +15,7 @@ from typing import Any
 from aspire.problem import Problem
 from aspire.runtimes import log
 from aspire.runtimes.desk import Desk, Evaluator
+from aspire.runtimes.hashes import digest
 from aspire.types import Event, Joined, Left, Method, Refused, Report
 
 
@@ -75,9 +76,7 @@ def replay_log(
             f"{path} holds {len(events)} of {end['events']} events: expected a log of level full"
         )
     vectors = partial(log.kept, path) if kept else None
-    state = log.digest(
-        replay_events(method, problem, events, seed, exact=exact, kept=vectors)
-    )  # fmt: skip
+    state = digest(replay_events(method, problem, events, seed, exact=exact, kept=vectors))
     if state != end["state"]:
         raise Differs(f"state {state[:16]} after {len(events)} events, log {end['state'][:16]}")
     return len(events), state

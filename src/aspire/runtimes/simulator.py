@@ -11,22 +11,57 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, fields
+from typing import Annotated, Any
 
 import torch
 
 from aspire.problem import Problem
 from aspire.runtimes.delays import Absence, Delays
 from aspire.runtimes.desk import Desk, Evaluator
+from aspire.runtimes.errors import Stopped
+from aspire.runtimes.evaluation import Away
 from aspire.runtimes.log import EventLog
-from aspire.types import Event, Info, Joined, Left, Method, Noted, Refused, Stepped, Task
+from aspire.types import (
+    Amount,
+    As,
+    Between,
+    Count,
+    Event,
+    Id,
+    Info,
+    Joined,
+    Left,
+    Method,
+    Noted,
+    Refused,
+    Report,
+    Stepped,
+    Task,
+    Worker,
+)
 
 LEAVE, REPORT, JOIN = range(3)  # what comes first at one instant
+PLANNED = "as `absences` says"
+Due = tuple[float, Annotated[int, Between(LEAVE, JOIN)], Worker, Id]
 
 
-class Stopped(RuntimeError):
-    """The run cannot go on: a site's report was refused, or nobody is left to report."""
+@dataclass
+class Standing:
+    """Where a simulation stands: data only, with the names that they have in one."""
+
+    master: Annotated[Any, As("master")]
+    desk: Desk
+    time: Amount
+    gradients: Amount
+    samples: Amount
+    heap: list[Due]
+    started: dict[Worker, Count]
+    absences: list[Away]
+
+    def objection(self, method: Method) -> str | None:
+        """Why this is no state of such a run, or None."""
+        return self.desk.objection(method)
 
 
 @dataclass
@@ -44,8 +79,19 @@ class Simulation:
     time: float = 0.0
     gradients: float = 0.0
     samples: float = 0.0
-    heap: list[tuple[float, int, int, int]] = field(default_factory=list)
+    heap: list[Due] = field(default_factory=list)
     started: dict[int, int] = field(default_factory=dict)  # worker -> timed tasks so far
+    absences: list[Away] = field(default_factory=list)  # as a driver's
+
+    def standing(self) -> Standing:
+        """All that a new simulation of the same job needs, when nothing is being evaluated."""
+        self.desk.settle(self.evaluate)
+        return Standing(**{f.name: getattr(self, f.name) for f in fields(Standing)})
+
+    def stand(self, where: Standing) -> None:
+        """Go on from there."""
+        for f in fields(where):
+            setattr(self, f.name, getattr(where, f.name))
 
     def dispatch(self, tasks: Iterable[Task]) -> None:
         for task in tasks:
@@ -82,9 +128,23 @@ class Simulation:
         for info in infos:
             if isinstance(info, Refused):
                 name = self.problem.names[event.worker]
-                raise Stopped(f"a report of site {name!r} was refused: {info.reason}")
+                raise Stopped(
+                    f"a report of site {name!r} was refused after {self.master.t} iterations: "
+                    f"{info.reason}"
+                )
+        if not isinstance(event, Report):
+            self.note_absence(event)
         self.dispatch(tasks)
         return infos
+
+    def note_absence(self, event: Left | Joined) -> None:
+        """Who was away from which iteration to which."""
+        t, j = self.master.t, event.worker
+        if isinstance(event, Left):
+            self.absences.append({"site": j, "from": t, "to": None, "reason": PLANNED})
+        for absence in self.absences if isinstance(event, Joined) else ():
+            if absence["site"] == j and absence["to"] is None:
+                absence["to"] = t
 
 
 def begin(
@@ -112,6 +172,8 @@ def begin(
     master, tasks = method.init(facts, seed)
     evaluate = Evaluator(method, problem, exact=exact, threads=torch.get_num_threads())
     simulation = Simulation(method, problem, delays, seed, master, evaluate)
+    for j in sorted(late):
+        simulation.note_absence(Left(j))
     for absence in away:
         if absence.leaves > 0:
             heapq.heappush(simulation.heap, (absence.leaves, LEAVE, absence.worker, 0))

@@ -15,6 +15,9 @@
 #define COLUMNS 512 /* of a step's vectors: what it needs of them stays in the cache */
 #define HELPERS 64
 #define PANEL 32 /* as in core/pull.py */
+#define LARGE 1e6 /* as in core/equations.py */
+#define LONGEST 1e30 /* as in core/pull.py */
+#define LARGEST 1e12 /* as in protocol.py */
 
 enum { DONE, WAITING, RUNNING };
 
@@ -34,6 +37,7 @@ typedef struct {
     int64_t n, quorum, planes;
     double kappa, eta, rho2, settle, stride, momentum, overshoot, steeper, ease_off;
     double usual; /* the median L_j of the probes: no L_j is below its own, so no median below this */
+    double most_loss;
     /* (N, p): results in flight, gradients at them on the next batch, last reports, multipliers */
     REAL *flight, *g, *w, *phi;
     double *z, *average, *sum_w, *sum_phi; /* (p,) */
@@ -69,7 +73,7 @@ static REAL *state_of(Run *run, int64_t j) { /* w_j as the worker has it, which 
 /* Worker j's gradient at w on its batch n, as it uses it. */
 static void slope(Run *run, int64_t j, int64_t n, const REAL *w, REAL *g, Room *room) {
     draw(&run->problem, j, n, room->index);
-    gradient(&run->problem, w, room->index, g, room);
+    gradient(&run->problem, w, room->index, g, room, 0);
     if (run->turn[j] != 1)
         for (int64_t i = 0; i < run->problem.row; i++) g[i] *= (REAL)run->turn[j];
 }
@@ -193,12 +197,19 @@ static void learn(Run *run, const int64_t *Q) {
     }
 }
 
-/* (14) on the simplex: lam <- project(lam + rho1 (F - c1 lam)), h = threshold / rho1. */
+/* (14) on the simplex: lam <- project(lam + rho1 (F - c1 lam)), h = threshold / rho1. Large
+   numbers are shifted, as in `equations.project_simplex`. */
 static void dual(Run *run, double c1, double rho1) {
     int64_t L = run->planes;
     double y[PLANES], sorted[PLANES], total = -1, threshold = -INFINITY;
-    for (int64_t l = 0; l < L; l++)
-        sorted[l] = y[l] = run->lam[l] + rho1 * (run->F[l] - c1 * run->lam[l]);
+    double top = -INFINITY, size = 0;
+    for (int64_t l = 0; l < L; l++) {
+        y[l] = run->lam[l] + rho1 * (run->F[l] - c1 * run->lam[l]);
+        top = fmax(top, y[l]);
+        size = fmax(size, fabs(y[l]));
+    }
+    double shift = L > 1 && size > LARGE ? top : 0;
+    for (int64_t l = 0; l < L; l++) sorted[l] = y[l] = shift ? fmax(y[l] - shift, -2) : y[l];
     qsort(sorted, (size_t)L, sizeof(double), ascending);
     for (int64_t k = 1; k <= L; k++) {
         total += sorted[L - k];
@@ -209,7 +220,7 @@ static void dual(Run *run, double c1, double rho1) {
         run->before[l] = run->lam[l];
         run->lam[l] = L == 1 ? 1 : y[l] > threshold ? y[l] - threshold : 0;
     }
-    *run->height = threshold / rho1;
+    *run->height = (threshold + shift) / rho1;
 }
 
 /* ---------------------------------------------------------------- bounds on the pull */
@@ -272,7 +283,7 @@ static void hold_back(Run *run, const int64_t *Q, int64_t t) {
     for (int64_t k = 0; k < S; k++) {
         double length = implied(run, Q[k], b->implied);
         b->far[Q[k]] = length > most;
-        if (b->pull) b->length[Q[k]] += b->fresh * (length - b->length[Q[k]]);
+        if (b->pull) b->length[Q[k]] += b->fresh * (fmin(length, LONGEST) - b->length[Q[k]]);
         if (b->coordinate) remember(b, Q[k], b->implied, p);
     }
     if (b->coordinate && (t % b->refresh == 0 || !b->known)) refresh(b, run->n, p);
@@ -294,6 +305,12 @@ static void hold_back(Run *run, const int64_t *Q, int64_t t) {
     }
 }
 
+/* As `aspire_state.seen`; not a number where the event-by-event path refuses the report. */
+static double seen(const Run *run, double loss) {
+    if (!(fabs(loss) <= LARGEST)) return NAN;
+    return loss > run->most_loss ? run->most_loss : loss < -run->most_loss ? -run->most_loss : loss;
+}
+
 /* The reports of Q: losses, digests, (14), and curvatures that checks revealed. */
 static void absorb(Run *run, int64_t i, Room *room) {
     int64_t S = run->quorum, n = run->n;
@@ -302,9 +319,9 @@ static void absorb(Run *run, int64_t i, Room *room) {
     if (run->bounds.far) hold_back(run, Q, run->bounds.t + i);
     for (int64_t k = 0; k < S; k++) {
         int64_t j = Q[k];
-        double change = run->told[j] - run->f[j];
+        double new = seen(run, run->told[j]), change = new - run->f[j];
         run->found[i * S + k] = run->digests[j];
-        run->f[j] = run->told[j];
+        run->f[j] = new;
         if (change != 0)
             for (int64_t l = 0; l < run->planes; l++) run->F[l] += run->P[l * n + j] * change;
     }

@@ -7,8 +7,11 @@ from aspire.sets.divergences import KL, ChiSquare
 from aspire.sets.ellipsoid import Ellipsoid
 from aspire.sets.gamma import gamma_for
 
+SETS = (Box, CDNorm, CVaR, ChiSquare, Ellipsoid, KL, Simplex, TotalVariation)
+
 __all__ = [
     "KL",
+    "SETS",
     "Box",
     "CDNorm",
     "CVaR",

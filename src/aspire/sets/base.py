@@ -65,6 +65,10 @@ class UncertaintySet(ABC):
         index, n = checks.present_index(present, self.size)
         return self.for_sites(n)._keep(index)
 
+    def check(self) -> None:
+        """ValueError where the fields are not those of such a set over as many sites as it says."""
+        self.restrict(np.ones(self._need_size(), dtype=bool))
+
     def _solve(self, f: Vec) -> Vec:
         bound = self.for_sites(f.size)
         return bound.nominal() if f.min() == f.max() else bound._argmax(f)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 import sys
 from typing import Any
 
@@ -51,12 +52,17 @@ def short(value: Any) -> str:
     )
 
 
+def brief(value: Any) -> str:
+    """Whatever was given, cut to one short line."""
+    return " ".join(reprlib.repr(value).split())
+
+
 def floats(name: str, value: Any) -> Vec:
     """A fresh float64 array of finite numbers, of whatever shape was given."""
     try:
         array = np.array(to_numpy(value), dtype=np.float64)
     except (TypeError, ValueError):
-        raise ValueError(f"{name} must hold real numbers, got {value!r}") from None
+        raise ValueError(f"{name} must hold real numbers, got {brief(value)}") from None
     if not np.isfinite(array).all():
         raise ValueError(f"{name} must be finite, got {short(array)}")
     return array
@@ -87,7 +93,7 @@ def distribution(value: Any) -> Vec | None:
         return None
     q = floats("prior", value)
     if q.ndim != 1 or q.size == 0:
-        raise ValueError(f"prior must be None or a vector with one weight per site, got {value!r}")
+        raise ValueError(f"prior must be a vector with one weight per site, got {brief(value)}")
     if (q < 0).any():
         raise ValueError(f"prior must be >= 0, got {short(q)}")
     q[q <= TINY] = 0.0

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -12,19 +11,32 @@ from typing import Any
 import torch
 from torch import nn
 
-from aspire.core.presets import Auto, Paper, Theorem1
+from aspire.arguments import flag, whole_number
+from aspire.core.preset_names import preset_of
 from aspire.core.schedules import Preset
-from aspire.methods.aspire_ease import aspire
-from aspire.problem import Loss, Problem, build
+from aspire.methods.forms import aspire, form_of
+from aspire.methods.optimisers import Make, Schedule
+from aspire.problem import Loss, Problem, build, is_linear
 from aspire.runtimes import rundir, simulator
-from aspire.runtimes.delays import Absence, Delays, LogNormal
+from aspire.runtimes.decode import Expected
+from aspire.runtimes.delays import Absence, Delays
 from aspire.runtimes.driver import Drive
 from aspire.sets import CDNorm, UncertaintySet
 from aspire.train import memory
+from aspire.train.options import (
+    SEEDS,
+    absences_of,
+    check_method,
+    check_uncertainty,
+    delays_of,
+    device_of,
+    optional,
+)
+from aspire.train.selection import check_select
+from aspire.train.stopping import GRADIENTS, ITERATIONS, Stopping, check_stopping
 from aspire.types import Method
 
 SMALL = 1e8  # parameters times samples of one gradient
-PRESETS: dict[str, Callable[..., Preset]] = {"auto": Auto, "paper": Paper, "theorem1": Theorem1}
 
 
 class Interrupted(RuntimeError):
@@ -46,9 +58,28 @@ class Job:
     evaluate_every: int
     settings: dict[str, Any]
     exact: bool = False
+    select: str | None = None
+    patience_evaluations: int | None = None
+    max_seconds: float | None = None
+
+    def stopping(self) -> Stopping:
+        """What may end a run before its limits."""
+        return Stopping(self.patience_evaluations, self.max_seconds)
+
+    def ended_by(self, run: simulator.Simulation | Drive, stopping: Stopping) -> str | None:
+        """The name of the argument that ended the run; None: it has not ended."""
+        if not self.done(run):
+            return stopping.reason
+        return ITERATIONS if run.master.t >= self.iterations else GRADIENTS
 
     def done(self, run: simulator.Simulation | Drive) -> bool:
         return bool(run.master.t >= self.iterations or run.gradients >= self.gradients)
+
+    def expected(self, state: type) -> Expected:
+        """What a checkpoint of this job may hold, with such a state of its runtime."""
+        start = self.problem.flat.start
+        sizes = {"N": len(self.problem.names), "p": len(start)}
+        return Expected(state, self.method, sizes, start.dtype, str(start.device))
 
     def begin(self) -> simulator.Simulation:
         return simulator.begin(
@@ -70,11 +101,21 @@ def prepare(
     method: Method | None = None,
     iterations: int | None = None,
     gradients: int | None = None,
-    quorum: int = 1,
+    form: str | None = None,
+    quorum: int | None = None,
     staleness: int | None = None,
     local_steps: int = 1,
+    accumulate: int | None = None,
+    optimizer: Make | None = None,
+    schedule: Schedule | None = None,
+    learning_rate: float | None = None,
+    clip: float | None = None,
+    reference: Any = None,
+    buffers: str = "average",
+    precision: str = "float32",
+    execution: str = "auto",
     batch_size: int | None = 64,
-    preset: str | Preset = "auto",
+    preset: str | Preset | None = None,
     pull_bound: float | None = None,
     weight_decay: float = 0.0,
     delays: Delays | None = None,
@@ -82,6 +123,9 @@ def prepare(
     device: str = "cpu",
     seed: int = 0,
     evaluate_every: int | None = None,
+    select: str | None = None,
+    patience_evaluations: int | None = None,
+    max_seconds: float | None = None,
     exact: bool = False,
     elsewhere: bool = False,
 ) -> Job:
@@ -91,44 +135,62 @@ def prepare(
     """
     if iterations is None and gradients is None:
         raise ValueError("iterations is missing: expected a number of master steps")
-    for name, value in (("iterations", iterations), ("gradients", gradients)):
-        if value is not None and (value != int(value) or value < 1):
-            raise ValueError(f"{name}={value}: expected a whole number of at least 1")
-    if seed != int(seed) or seed < 0:
-        raise ValueError(f"seed={seed}: expected a whole number of at least 0")
+    iterations = optional("iterations", iterations)
+    gradients = optional("gradients", gradients)
+    seed = whole_number("seed", seed, least=0, most=SEEDS)
     if evaluate_every is None:
         evaluate_every = max(1, -(-(iterations or gradients or 1) // 20))
-    if evaluate_every != int(evaluate_every) or evaluate_every < 0:
-        raise ValueError(f"evaluate_every={evaluate_every}: expected a whole number, 0: never")
+    evaluate_every = whole_number("evaluate_every", evaluate_every, least=0)
+    limits = check_stopping(patience_evaluations, max_seconds, evaluate_every)
+    patience_evaluations, max_seconds = limits
+    flag("exact", exact)
+    check_uncertainty(uncertainty)
+    own: dict[str, Any] = {"quorum": quorum, "staleness": staleness, "accumulate": accumulate}
+    own |= {"optimizer": optimizer, "schedule": schedule, "learning_rate": learning_rate}
+    own |= {"clip": clip, "reference": reference, "pull_bound": pull_bound}
+    own |= {"preset": None if preset is None else preset_of(preset)}
+    own |= {"local_steps": whole_number("local_steps", local_steps)}
+    if own["local_steps"] == 1:
+        del own["local_steps"]
+    own = {name: value for name, value in own.items() if value is not None}
+    linear = is_linear(model) if isinstance(model, nn.Module) else True
     if method is None:
-        method = aspire(
-            uncertainty,
-            quorum=quorum,
-            staleness=staleness,
-            local_steps=local_steps,
-            preset=_preset(preset),
-            pull_bound=pull_bound,
-        )
-    elif (quorum, staleness, local_steps, preset, pull_bound) != (1, None, 1, "auto", None):
-        raise ValueError(
-            "method is given, so quorum, staleness, local_steps, preset and pull_bound belong to "
-            "it: expected them in aspire(...)"
-        )
+        form = form_of(form, own, linear=linear)
+        if form == "direct" and weight_decay:
+            own["weight_decay"] = weight_decay
+            weight_decay = 0.0
+        method = aspire(uncertainty, form=form, **own)
     else:
+        check_method(method)
+        refuse_arguments_of_method({**own, **({} if form is None else {"form": form})})
         uncertainty = uncertainty or method.settings.get("uncertainty")
+        method = method if method.choose is None else method.choose(linear)
+    device = device_of(device)
     problem = build(
         model,
         sites,
         loss=loss,
         batch_size=batch_size,
         weight_decay=weight_decay,
-        device=_device(device),
+        device=device,
         seed=seed,
         elsewhere=elsewhere,
+        buffers=buffers,
+        precision=precision,
+        judged=method.judged,
+        execution=execution if method.any_execution or execution != "auto" else None,
     )
+    if problem.flat.buffers and not method.buffers:
+        raise ValueError(
+            f"model has buffers that change while it trains ({problem.flat.buffers[0].name}), such "
+            f"as batch-norm statistics, and {method.name} has no place for these: use "
+            "form='direct', buffers='site', GroupNorm or LayerNorm, or freeze them with "
+            "model.eval()"
+        )
+    check_select(select, problem)
     n = len(problem.names)
     uncertainty = (uncertainty or CDNorm(radius=1.0 / n, budget=float(n))).for_sites(n)
-    delays, absences = delays or LogNormal(), tuple(absences)
+    delays, absences = delays_of(delays, n, seed), absences_of(absences, n)
     settings = {
         "sites": problem.names,
         "parameters": len(problem.flat.start),
@@ -143,12 +205,19 @@ def prepare(
         "delays": delays,
         "absences": absences,
         "device": device,
+        "buffers": buffers,
+        "precision": precision,
         "seed": seed,
         "evaluate_every": evaluate_every,
         "versions": rundir.versions(),
     }
     if exact:
         settings["exact"] = True
+    later: dict[str, Any] = {"select": select, "max_seconds": max_seconds}
+    later["patience_evaluations"] = patience_evaluations
+    settings |= {name: value for name, value in later.items() if value is not None}
+    if problem.execution is not None:
+        settings["execution"] = problem.execution
     job = Job(
         problem=problem,
         method=method,
@@ -161,9 +230,18 @@ def prepare(
         evaluate_every=evaluate_every,
         settings=settings,
         exact=exact,
+        **later,
     )
     refuse_too_large(job)
     return job
+
+
+def refuse_arguments_of_method(given: Mapping[str, Any]) -> None:
+    for name in given:
+        raise ValueError(
+            f"method is given, so {name} belongs to it: expected {name} in aspire(...), or "
+            "wherever the method comes from"
+        )
 
 
 def refuse_too_large(job: Job, *, kept: bool = False) -> None:
@@ -171,8 +249,12 @@ def refuse_too_large(job: Job, *, kept: bool = False) -> None:
     n, start, steps = len(job.problem.names), job.problem.flat.start, job.settings["iterations"]
     needed = memory.predict(
         n, len(start), bytes_each=start.element_size(),
-        planes=job.method.settings.get("max_planes"),
+        planes=job.method.settings.get("max_planes"), quorum=job.method.settings.get("quorum"),
+        form="direct" if job.method.name == "direct" else "consensus",
+        simulated=job.problem.sites[0] is not None,
         lines=1 + (steps or 20) // (job.evaluate_every or steps or 20), kept=kept,
+        tested=any(site is not None and site.test is not None for site in job.problem.sites),
+        validated=any(site is not None and site.val is not None for site in job.problem.sites),
     )  # fmt: skip
     memory.refuse_too_large(n, len(start), needed, memory.free(start.device))
 
@@ -191,27 +273,3 @@ def few_threads(job: Job, *, one: bool = False) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(threads)
-
-
-def _preset(preset: str | Preset) -> Preset:
-    """By name, with numbers of its own in brackets where the defaults do not do."""
-    if not isinstance(preset, str):
-        return preset
-    found = re.fullmatch(r"(\w+)(?:\((.*)\))?", preset.strip())
-    if found is None or found[1] not in PRESETS:
-        known = ", ".join(PRESETS)
-        raise ValueError(f"preset={preset!r}: expected one of {known}, or NAME(key=number, ...)")
-    try:
-        pairs = [part.split("=") for part in (found[2] or "").split(",") if part.strip()]
-        return PRESETS[found[1]](**{key.strip(): float(value) for key, value in pairs})
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"preset={preset!r}: {error}") from None
-
-
-def _device(device: str) -> str:
-    try:
-        torch.zeros(1, device=device)
-    except (RuntimeError, AssertionError) as error:
-        first = str(error).splitlines()[0]
-        raise ValueError(f"device={device!r}: expected a device that is here ({first})") from None
-    return device

@@ -2,50 +2,60 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Any
 
-from aspire.runtimes import checkpoint, rundir
+from aspire.runtimes import rundir
+from aspire.runtimes.checkpoint import Saved
+from aspire.runtimes.folder import RunFolder
 from aspire.runtimes.metrics import Scalars
+from aspire.train.job import Interrupted
 
-logger = logging.getLogger("aspire")
+
+def interrupted(folder: RunFolder | None, t: int) -> Interrupted:
+    """What to say of a run that was stopped, and how it goes on."""
+    done = f"stopped after {t} iterations"
+    if folder is None:
+        return Interrupted(f"{done}; it had no folder (`out`), so nothing of it is kept")
+    return Interrupted(f"{done}; {rundir.how_to_resume(folder.path)}")
 
 
 @dataclass
 class Keeper:
     """Writes to the run's folder; with no folder, nothing."""
 
-    folder: Path | None
+    folder: RunFolder | None
     seconds: float
     scalars: Scalars | None = None
     last: float = -1.0
+    spent: float = 0.0  # seconds that the run had taken when it was stopped
+    began: float = field(default_factory=time.perf_counter)
+
+    def elapsed(self) -> float:
+        """Seconds that the run has taken, in all the processes that it had."""
+        return self.spent + time.perf_counter() - self.began
 
     def due(self) -> bool:
         return self.folder is not None and time.monotonic() - self.last >= self.seconds
 
     def add(self, line: dict[str, Any]) -> None:
-        if self.folder is None:
-            return
-        try:
-            rundir.append_json(self.folder / rundir.HISTORY, line)
-        except OSError as error:
-            logger.warning("a line of history was not written: %s", error)
+        if self.folder is not None:
+            self.folder.add_history(line)
         if self.scalars is not None:
             self.scalars.add(line)
 
-    def checkpoint(self, t: int, whole: Callable[[], dict[str, Any]], *, now: bool) -> None:
+    def show(self, status: dict[str, Any]) -> None:
+        if self.folder is not None:
+            self.folder.show(status)
+
+    def checkpoint(self, t: int, saved: Callable[[], Saved], *, now: bool) -> None:
         """By time and not by steps, since it costs O(N p)."""
         clock = time.monotonic()
         if self.last < 0:
             self.last = clock
         if self.folder is None or (clock - self.last < self.seconds and not now):
             return
-        try:
-            checkpoint.save(self.folder, t, whole())
-        except OSError as error:
-            logger.warning("no checkpoint at iteration %d: %s", t, error)
+        self.folder.save(t, saved)
         self.last = time.monotonic()

@@ -1,4 +1,4 @@
-"""How much memory a simulated run will take, said before it starts; too much is refused."""
+"""How much memory a run will take, said before it starts; too much is refused."""
 
 from __future__ import annotations
 
@@ -13,8 +13,12 @@ BLOCKS = 2  # (N, p) each: results and gradients in flight, where whole blocks o
 LOOSE = 2.5  # (N, p) more: holes between vectors that come and go, up to this with glibc
 OBJECTS = 7500  # bytes a site: its samples' views, its task, its report, its entries in tables
 PLANES = 2 * 8  # bytes an entry: the planes, and their copy while one is added
+STATE = 4  # p each, the direct form: z, the step that is gathered, two moments of the optimiser
+PRECISE = 2 * 8  # bytes a parameter: the average, and z as float64 when it is averaged
+CALL, TASKS = 3, 16  # p each: the model, a gradient and a copy for each task of one call
+UNREAD = 8  # p each, on an engine: reports that come in, and what is made of one
 KEPT = 8  # (N, p) while a checkpoint is written: the four above copied, and then as bytes
-LINE = 3 * 32  # bytes a site: its loss, accuracy and weight in one line of history
+LINE = 32  # bytes a number of a site in one line of history
 SHARE = 0.9  # of the memory that is free may be asked for
 MEMINFO, CGROUP = Path("/proc/meminfo"), Path("/sys/fs/cgroup")
 GROUPS = (  # version 2, version 1
@@ -28,7 +32,7 @@ class Memory:
     """Bytes that a run takes on top of the model, the samples and Python with torch."""
 
     rows: int  # vectors as long as the model
-    blocks: int  # tables of the same, where whole blocks of steps are taken
+    blocks: int  # the same of tasks in flight: results, gradients, unread reports
     loose: int  # what the allocator loses between them
     objects: int
     planes: int
@@ -52,24 +56,53 @@ def predict(
     planes: int | None = 50,
     lines: int = 21,
     kept: bool = False,
+    tested: bool = False,
+    validated: bool = False,
+    form: str = "consensus",
+    quorum: int | None = None,
+    simulated: bool = True,
 ) -> Memory:
-    """What `aspire` on the simulator takes with N sites and p parameters once all have reported.
+    """What `aspire` takes with N sites and p parameters once all have reported.
 
     bytes_each  of a parameter: 4 is float32
     planes      M; None, which has no limit, counts as 50
     lines       of history that will be kept
     kept        the run has a folder, and so checkpoints
+    tested      sites have test parts: a line of history holds a loss more of each
+    validated   sites have validation parts: it holds two numbers more of each, and the best model
+                is kept
+    form        'consensus' or 'direct'
+    quorum      S of the direct form; None: half of the sites
+    simulated   False: the sites of the direct form are on an engine, and this is its master
     """
-    vectors = sites * parameters * bytes_each
+    figures = 3 + tested + 2 * validated
+    vector = parameters * bytes_each
+    if form == "direct":
+        rows, blocks, loose, checkpoint = _direct(sites, vector, parameters, quorum, simulated)
+    else:
+        rows, blocks = ROWS * sites * vector, BLOCKS * sites * vector
+        loose, checkpoint = int(LOOSE * sites * vector), KEPT * sites * vector
     return Memory(
-        rows=ROWS * vectors,
-        blocks=BLOCKS * vectors,
-        loose=int(LOOSE * vectors),
+        rows=rows + (vector if validated else 0),
+        blocks=blocks,
+        loose=loose,
         objects=OBJECTS * sites,
         planes=PLANES * sites * (planes or 50),
-        history=LINE * sites * lines,
-        checkpoint=KEPT * vectors if kept else 0,
+        history=LINE * figures * sites * lines,
+        checkpoint=checkpoint if kept else 0,
     )
+
+
+def _direct(
+    sites: int, vector: int, parameters: int, quorum: int | None, simulated: bool
+) -> tuple[int, int, int, int]:
+    """No vector of any site, but for the gradients that the simulator computes ahead."""
+    versions = -(-sites // min(sites, quorum or max(1, sites // 2))) + 1  # of z, in flight
+    rows = (STATE + versions) * vector + PRECISE * parameters
+    if not simulated:
+        return rows, UNREAD * vector, 0, rows
+    blocks = (sites + CALL * min(TASKS, sites)) * vector
+    return rows, blocks, blocks // 5, rows + sites * vector
 
 
 def free(device: torch.device | None = None) -> int:

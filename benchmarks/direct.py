@@ -1,0 +1,199 @@
+"""Gradients per second of the direct form against a plain PyTorch loop, side by side.
+
+    python benchmarks/direct.py [--device cpu|cuda] [--only NAME ...] [--quick] [--profile]
+
+The plain loop is what everybody writes: forward, backward and an AdamW step of one module on
+batches of 64, and nothing else. Ours is `train` with the direct form in a new run folder: events,
+delays, loss reports, oracle, optimiser, default log, checkpoint and the evaluation at the end. Both
+have one thread, the same module and the same precision, and take turns. Ratios are of the
+processor's time on the CPU, so that other programs count for little, and of the wall's on CUDA.
+Writes benchmarks/direct-cpu.json or direct-cuda.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import cProfile
+import json
+import os
+import pstats
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from aspire import train
+from aspire.methods import direct
+
+BATCH = 64
+SAMPLES = {"mlp": 2000, "cnn": 200}  # a site's
+WIDTHS = (7, 64, 32, 16, 11)  # Person Activity
+Activation = Callable[[], nn.Module]
+
+
+def mlp(activation: Activation = nn.ReLU, dropout: float = 0.0) -> nn.Module:
+    layers: list[nn.Module] = []
+    for wide, narrow in pairwise(WIDTHS):
+        layers += [nn.Linear(wide, narrow), activation()]
+        layers += [nn.Dropout(dropout)] if dropout else []
+    return nn.Sequential(*layers[: -2 if dropout else -1])
+
+
+def cnn() -> nn.Module:
+    """Of 421,642 parameters, for 28 x 28 images."""
+    return nn.Sequential(
+        nn.Conv2d(1, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(32, 64, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Linear(3136, 128), nn.ReLU(), nn.Linear(128, 10),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Case:
+    """A run of ours, and the target for its ratio to the plain loop with the same module."""
+
+    name: str
+    model: Callable[[], nn.Module]
+    data: str
+    sites: int
+    gradients: int
+    method: dict[str, Any] = field(default_factory=dict)
+    target: float | None = None
+    beside: tuple[str, float] | None = None  # a case, and by how much this one may be slower
+
+
+def gelu() -> nn.Module:
+    return mlp(nn.GELU)
+
+
+def dropped() -> nn.Module:
+    return mlp(nn.ReLU, 0.1)
+
+
+MANY = {"quorum": 8}
+CASES = (
+    Case("cnn", cnn, "cnn", 10, 400, {"quorum": 5}, 0.75),
+    Case("mlp-64", mlp, "mlp", 64, 20_000, MANY, 4.0),
+    Case("mlp-5", mlp, "mlp", 5, 6_000, {"quorum": 1}, 1.5),
+    Case("gelu", gelu, "mlp", 64, 20_000, MANY, None, ("mlp-64", 2.5)),
+    Case("dropout", dropped, "mlp", 64, 20_000, MANY, None, ("mlp-64", 2.0)),
+    Case("staleness", mlp, "mlp", 64, 20_000, MANY | {"staleness": 20}, None, ("mlp-64", 2.0)),
+    Case("local", mlp, "mlp", 64, 20_000, MANY | {"local_steps": 2}, None, ("mlp-64", 2.0)),
+)
+
+
+def data(kind: str, sites: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    made, count = torch.Generator().manual_seed(0), SAMPLES[kind]
+    shape, classes = ((1, 28, 28), 10) if kind == "cnn" else (WIDTHS[:1], WIDTHS[-1])
+    return [
+        (
+            torch.randn(count, *shape, generator=made),
+            torch.randint(0, classes, (count,), generator=made),
+        )
+        for _ in range(sites)
+    ]
+
+
+def clock(device: str) -> float:
+    if device == "cpu":
+        return time.process_time()
+    torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+def plain(case: Case, device: str, seconds: float) -> float:
+    """Gradients per second of the loop that everybody writes."""
+    torch.manual_seed(0)
+    module = case.model().to(device)
+    inputs, targets = (x.to(device) for x in data(case.data, 1)[0])
+    optimizer = torch.optim.AdamW(module.parameters(), lr=1e-3)
+    count, began, ends = 0, clock(device), time.perf_counter() + seconds
+    while time.perf_counter() < ends:
+        for start in range(0, len(inputs) - BATCH + 1, BATCH):
+            batch = slice(start, start + BATCH)
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(module(inputs[batch]), targets[batch]).backward()
+            optimizer.step()
+            count += 1
+    return count / (clock(device) - began)
+
+
+def ours(case: Case, device: str, gradients: int) -> float:
+    """Gradients per second of a whole run."""
+    torch.manual_seed(0)
+    module, sites = case.model(), data(case.data, case.sites)
+    with tempfile.TemporaryDirectory() as folder:
+        began = clock(device)
+        run = train(
+            module, sites, method=direct(**case.method), gradients=gradients, batch_size=BATCH,
+            evaluate_every=0, device=device, out=Path(folder) / "run",
+        )  # fmt: skip
+        spent = clock(device) - began
+    return float(run.history[-1]["gradients"]) / spent
+
+
+def measure(case: Case, device: str, repeats: int, *, quick: bool) -> dict[str, Any]:
+    """Both sides in turn, so that both see the same neighbours on the machine."""
+    gradients, seconds = (case.gradients // 50, 0.05) if quick else (case.gradients, 2.0)
+    pairs = []
+    for _ in range(repeats):
+        pairs.append((plain(case, device, seconds), ours(case, device, gradients)))
+    loops, runs = ([round(rate, 1) for rate in side] for side in zip(*pairs, strict=True))
+    return {
+        "case": case.name,
+        "sites": case.sites,
+        "gradients": gradients,
+        "method": case.method,
+        "plain_per_second": loops,
+        "ours_per_second": runs,
+        "ratio": round(statistics.median(b / a for a, b in pairs), 2),
+        "target": case.target,
+    }
+
+
+def compare(found: list[dict[str, Any]]) -> None:
+    """By how much some are slower than the case that they differ from in one argument."""
+    speed = {one["case"]: statistics.median(one["ours_per_second"]) for one in found}
+    for one in found:
+        beside = next(case.beside for case in CASES if case.name == one["case"])
+        if beside is not None and beside[0] in speed:
+            one["slower_than"], one["at_most"] = beside
+            one["times_slower"] = round(speed[beside[0]] / speed[one["case"]], 2)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--only", nargs="+", choices=[case.name for case in CASES])
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--quick", action="store_true", help="a trial that writes nothing")
+    parser.add_argument("--profile", action="store_true", help="say where the time goes instead")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    chosen = [case for case in CASES if arguments.only is None or case.name in arguments.only]
+    if arguments.profile:
+        for case in chosen:
+            profiler = cProfile.Profile()
+            profiler.runcall(ours, case, arguments.device, case.gradients)
+            pstats.Stats(profiler).sort_stats("tottime").print_stats(45)
+        return
+    repeats = 1 if arguments.quick else arguments.repeats
+    cases = [measure(case, arguments.device, repeats, quick=arguments.quick) for case in chosen]
+    compare(cases)
+    about = {"device": arguments.device, "torch": torch.__version__, "threads": 1}
+    text = json.dumps(about | {"load": round(os.getloadavg()[0], 1), "cases": cases}, indent=2)
+    if not arguments.quick and arguments.only is None:
+        path = Path(__file__).with_name(f"direct-{arguments.device}.json")
+        path.write_text(text + "\n", encoding="utf-8")
+    print(text)
+
+
+if __name__ == "__main__":
+    main()

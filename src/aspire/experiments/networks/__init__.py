@@ -1,0 +1,1 @@
+"""The experiment `networks`: the direct form on nine networks, untouched, beside a reference."""

@@ -1,0 +1,178 @@
+"""What may be said: every message between a master and its workers is checked here.
+
+A `Kind` lists the names that a kind of task and its report use, and what the work may cost. A name
+that is not listed is refused, and so is a number outside its range: what a site says reaches logs,
+sums and divisions, and a site may lie. The functions give a reason, or None; they read only.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Collection, Mapping
+
+import torch
+from torch import Tensor
+
+from aspire.types import Kind, Report, Task
+
+LARGEST = 1e12  # size of a loss or of an entry of a vector, and most samples of one report
+HUGE = 1e30  # size of any other number: sums and squares of such are still finite
+COUNT = 2.0**53  # whole numbers up to here are exact
+SHOWN = 64  # letters of a name that a sentence shows
+
+RANGES: dict[str, tuple[float, float]] = {
+    "loss": (-LARGEST, LARGEST),
+    "loss_before": (-LARGEST, LARGEST),
+    "test_loss": (-LARGEST, LARGEST),
+    "val_loss": (-LARGEST, LARGEST),
+    "curvature": (0.0, HUGE),
+    "slope": (0.0, HUGE),
+    "accuracy": (0.0, 1.0),
+    "val_accuracy": (0.0, 1.0),
+    "pi": (0.0, HUGE),
+    "kappa": (0.0, HUGE),
+    "rate": (0.0, HUGE),
+    "gradients": (0.0, COUNT),
+    "samples": (0.0, LARGEST),
+    "loss_samples": (0.0, LARGEST),
+    "test": (0.0, 1.0),
+    "test_samples": (0.0, LARGEST),
+    "val_samples": (0.0, LARGEST),
+    "draws": (0.0, COUNT),
+}
+WHOLE = {"gradients", "samples", "loss_samples", "test", "test_samples", "val_samples", "draws"}
+COST = ("gradients", "samples")  # in every report
+PLAIN = re.compile(r"(?!(n|time|event|worker|task|vectors)$)[A-Za-z_][A-Za-z0-9_]{0,63}")
+
+
+def probe_kind(power: int) -> Kind:
+    """The start-up probe: the loss, and with power iterations the curvature and the slope."""
+    found = ("loss", "curvature", "slope") if power else ("loss",)
+    return Kind(batches=1, gradients=power + 1 if power else 0, scalars=found)
+
+
+EVALUATION = Kind(
+    scalars=("loss", "samples"),
+    optional=(
+        *("accuracy", "test", "test_loss", "test_samples"),
+        *("val_loss", "val_accuracy", "val_samples"),
+    ),
+)
+
+
+# ---------------------------------------------------------------- what a site says
+
+
+def report_objection(
+    report: Report, kind: Kind, *, parameters: int, dtype: torch.dtype
+) -> str | None:
+    """Why a report on a task of this kind must be refused."""
+    j = report.worker
+    reason = name_objection(report, kind) or _odd_number(report.scalars)
+    if reason is None and report.scalars["gradients"] > kind.most_gradients:
+        reason = (
+            f"gradients={report.scalars['gradients']:g}: expected at most {kind.most_gradients}"
+        )
+    if reason is None:
+        reason = _odd_vector(report.vectors, parameters, dtype)
+    return None if reason is None else f"worker {j} reports {reason}"
+
+
+def name_objection(report: Report, kind: Kind | None) -> str | None:
+    """What is missing in a report, or has no place there; any plain name where no kind is known."""
+    if kind is None:
+        strange = [n for n in (*report.vectors, *report.scalars) if not PLAIN.fullmatch(n)]
+        return f"{strange[0][:SHOWN]!r}: expected a plain name" if strange else None
+    return _odd_names(report.vectors, kind.vectors, ()) or _odd_names(
+        report.scalars, (*COST, *kind.scalars), kind.optional
+    )
+
+
+def answer_objection(answer: Report) -> str | None:
+    """Why an answer to an evaluation must be refused."""
+    reason = (
+        _odd_names(answer.vectors, (), ())
+        or _odd_names(answer.scalars, EVALUATION.scalars, EVALUATION.optional)
+        or _odd_number(answer.scalars)
+    )
+    return None if reason is None else f"worker {answer.worker} answers {reason}"
+
+
+# ---------------------------------------------------------------- what a master says
+
+
+def task_objection(task: Task, kind: Kind, *, parameters: int, dtype: torch.dtype) -> str | None:
+    """Why a worker must not do a task of this kind."""
+    return (
+        task_name_objection(task, kind)
+        or _odd_number(task.scalars)
+        or _odd_vector(task.vectors, parameters, dtype)
+    )
+
+
+def task_name_objection(task: Task, kind: Kind) -> str | None:
+    """What is missing in a task, or has no place there."""
+    numbers = () if kind is EVALUATION else (*kind.numbers, "draws")
+    return _odd_names(task.vectors, kind.given, kind.resent) or _odd_names(
+        task.scalars, numbers, ()
+    )
+
+
+def out_of_range(task: Task) -> str | None:
+    """What in a task its worker would refuse to compute with, whatever the task's kind."""
+    return _odd_number(task.scalars) or _odd_size(task.vectors)
+
+
+# ---------------------------------------------------------------- names, numbers, vectors
+
+
+def _odd_names(
+    said: Collection[str], needed: Collection[str], optional: Collection[str]
+) -> str | None:
+    missing = [name for name in needed if name not in said]
+    strange = [name for name in said if name not in needed and name not in optional]
+    if not missing and not strange:
+        return None
+    names = sorted(str(name)[:SHOWN] for name in said)
+    expected = ", ".join([*needed, *(f"perhaps {name}" for name in optional)]) or "nothing"
+    what = "incomplete" if missing else "too much"
+    return f"{names}: {what}, expected {expected}"
+
+
+def _odd_number(scalars: Mapping[str, float]) -> str | None:
+    for name, value in scalars.items():
+        low, high = RANGES.get(name, (-HUGE, HUGE))
+        if not (math.isfinite(value) and low <= value <= high):
+            return f"{name}={value:g}: expected a number from {low:g} to {high:g}"
+        if name in WHOLE and value != int(value):
+            return f"{name}={value:g}: expected a whole number"
+    return None
+
+
+def _odd_vector(vectors: Mapping[str, Tensor], parameters: int, dtype: torch.dtype) -> str | None:
+    for name, x in vectors.items():
+        if x.dtype != dtype or x.shape != (parameters,):
+            return (
+                f"{name} of shape {tuple(x.shape)} and type {x.dtype}: "
+                f"expected {(parameters,)} and {dtype}"
+            )
+    return _odd_size(vectors)
+
+
+def _odd_size(vectors: Mapping[str, Tensor]) -> str | None:
+    for name, x in vectors.items():
+        largest = size(x)
+        if not math.isfinite(largest):
+            return f"{name} with values that are not finite"
+        if largest > LARGEST:
+            return f"{name} with a value of size {largest:g}: expected at most {LARGEST:g}"
+    return None
+
+
+def size(x: Tensor) -> float:
+    """max_i |x_i|, 0 of an empty vector; nan where an entry is."""
+    if not x.numel():
+        return 0.0
+    low, high = torch.aminmax(x)
+    return max(abs(float(low)), abs(float(high)))

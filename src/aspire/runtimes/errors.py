@@ -1,0 +1,11 @@
+"""Why a run ends before it is done."""
+
+from __future__ import annotations
+
+
+class Stopped(RuntimeError):
+    """The run cannot go on; the sentence says why."""
+
+
+class Lost(Stopped):
+    """What carried the messages is gone; the run itself is well and can be resumed."""

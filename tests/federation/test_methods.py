@@ -1,0 +1,151 @@
+"""Any method in a federation of real processes: named by the server, or by FILE.py at both ends."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("grpc", reason="needs aspire-ease[federation]")
+
+from aspire.federation import kits
+from aspire.federation.messages import Refusal
+from aspire.federation.method import OWN as MARKER
+from aspire.federation.method import received, sent
+from aspire.federation.policy import Policy, check_method
+from aspire.federation.wire_pb2 import Settings
+from aspire.methods import afl, direct, fedavg
+from tests.federation.processes import Command
+from tests.method_files import METHODS, OWN, PROBLEM
+from tests.test_method_choice import OPTIMIZER, USES_AFL
+
+# The server's own, and never called at a site.
+MASTER_ONLY = OPTIMIZER.replace("def optimizer(groups):", "def optimizer(groups):\n    leave()")
+CASES = {text: (PROBLEM, ("--method", text)) for text in METHODS}
+CASES |= {
+    "a method of FILE.py": (OWN, ()),
+    "--method over method()": (OWN, ("--method", "afl")),
+    "optimizer()": (
+        MASTER_ONLY + "\ndef leave(): open('called', 'w')\n" + PROBLEM,
+        ("--method", "direct(accumulate=2)"),
+    ),
+}
+SENT = {
+    "afl(rate=0.2)": ("afl", {"rate": 0.2}),
+    "fedavg(local_steps=2)": ("fedavg", {"local_steps": 2, "rate": None}),
+    "direct(learning_rate=0.05)": ("direct", {"local_steps": 1, "accumulate": 1}),
+    "a method of FILE.py": (MARKER, None),
+    "--method over method()": ("afl", {"rate": None}),
+    "optimizer()": ("direct", {"local_steps": 1, "accumulate": 2}),
+}
+
+
+def run_of(folder: Path, text: str, *options: str) -> list[Command]:
+    """The server and two sites, each in a folder of its own."""
+    (folder / "file.py").write_text(text)
+    kits.init(folder / "kits", ["a", "b"], ["localhost", "127.0.0.1"], 2)
+    for name in ("server", "a", "b"):
+        (folder / name).mkdir()
+    given = ["--iterations", "30", "--batch-size", "8", "--log", "vectors", *options]
+    kit, listen = str(folder / "kits" / "server"), ["--listen", "127.0.0.1:0", "--out", "run"]
+    file = str(folder / "file.py")
+    server = Command("server", ["server", file, "--kit", kit, *listen, *given], folder / "server")
+    address = port_of(server)
+    sites = [
+        Command(
+            "site",
+            ["site", file, "--kit", str(folder / "kits" / "sites" / name), "--connect", address],
+            folder / name,
+        )
+        for name in "ab"
+    ]
+    return [server, *sites]
+
+
+def port_of(server: Command) -> str:
+    while "Listening on " not in server.said:
+        server.process.join(0.05)
+        assert server.process.exitcode is None, server.said
+    return server.said.split("Listening on ")[1].split()[0]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_method_trains_and_replays(name: str, tmp_path: Path) -> None:
+    text, options = CASES[name]
+    parties = run_of(tmp_path, text, *options)
+    try:
+        codes = [party.wait(120) for party in parties]
+        assert codes == [0, 0, 0], [party.said for party in parties]
+        again = Command("replay", ["replay", "run"], tmp_path / "server")
+        assert again.wait(60) == 0, again.said
+    finally:
+        for party in parties:
+            party.kill()
+    assert "bit for bit" in again.said
+    settings = json.loads((tmp_path / "server" / "run" / "run.json").read_text())
+    result = json.loads((tmp_path / "server" / "run" / "result.json").read_text())
+    assert result["iterations"] == 30
+    assert result["worst_accuracy"] > 0.5
+    method, arguments = SENT[name]
+    work = settings["engine"]["arguments"]["work"]
+    assert work["method"] == method
+    assert (json.loads(work["arguments"]) if work["arguments"] else None) == arguments
+    called = [(tmp_path / place / "called").exists() for place in ("server", "a", "b")]
+    assert called == [name == "optimizer()", False, False]
+
+
+# ---------------------------------------------------------------- what a server sends
+
+
+def settings_of(method: Any, **changed: Any) -> Settings:
+    return Settings(**sent(method, own=False) | changed)
+
+
+def test_what_is_sent_comes_back_as_the_same_method() -> None:
+    for method in (afl(0.1), fedavg(3, prior=[0.5, 0.5]), direct(accumulate=4, clip=2.0)):
+        made = received(settings_of(method), None)
+        assert (made.name, made.kinds) == (method.name, method.kinds)
+    assert "prior" not in settings_of(fedavg(3, prior=[0.5, 0.5])).arguments
+
+
+def test_the_marker_calls_method_of_the_sites_own_file() -> None:
+    ours = afl()
+    assert received(Settings(**sent(direct(), own=True)), lambda: ours) is ours
+    for settings, own in (
+        (Settings(method=MARKER), None),
+        (Settings(method=MARKER, arguments="{}"), lambda: ours),
+    ):
+        with pytest.raises(ValueError, match=r"method\(\) of our FILE.py: expected one there"):
+            received(settings, own)
+
+
+def test_a_method_that_no_name_makes_is_not_sent() -> None:
+    from dataclasses import replace
+
+    with pytest.raises(ValueError, match="'afl' cannot be sent to sites: expected one of aspire"):
+        sent(replace(afl(), site_arguments=None), own=False)
+    with pytest.raises(ValueError, match="asks sites for more than its site_arguments say"):
+        sent(replace(fedavg(9), site_arguments={"rate": None}), own=False)
+
+
+def test_the_policy_counts_batches_of_any_method() -> None:
+    """Also of one that the site's own FILE.py makes."""
+    policy = Policy(max_local_steps=3)
+    for method in (afl(), fedavg(3), direct(accumulate=3)):
+        check_method(policy, method)
+    for method in (fedavg(4), direct(accumulate=4)):
+        with pytest.raises(Refusal, match=r"asks for 4 local steps .*max_local_steps=3"):
+            check_method(policy, method)
+
+
+def test_a_site_says_what_is_wrong_with_its_own_method_before_it_calls(tmp_path: Path) -> None:
+    kits.init(tmp_path / "kits", ["a"], ["127.0.0.1"], 2)
+    file = tmp_path / "file.py"
+    file.write_text(PROBLEM + USES_AFL.replace("rate=0.3", "rate=-1"))
+    kit = str(tmp_path / "kits" / "sites" / "a")
+    site = Command("site", ["site", str(file), "--kit", kit, "--connect", "127.0.0.1:1"], tmp_path)
+    assert site.wait(60) == 2
+    assert "method() raised ValueError" in site.said
+    assert "rate=-1" in site.said
