@@ -45,9 +45,9 @@ class Given:
     @property
     def w(self) -> Any:
         """Where a harmless worker would stand: at the master's model."""
-        if "w" in self.vectors:
-            return self.vectors["w"]
-        return self.vectors["v"] / max(self.scalars["kappa"], 1e-30)
+        if "v" in self.vectors:  # a site that comes again gets its own w as well, which is old
+            return self.vectors["v"] / max(self.scalars["kappa"], 1e-30)
+        return self.vectors["w"]
 
 
 @dataclass

@@ -404,7 +404,7 @@ def test_connections_cost_the_server_little(
     what: str, arena: Arena, reference: tuple[dict[str, float], int]
 ) -> None:
     disturb = partial(CONNECTIONS[what], arena)
-    options = ("--iterations", "800", "--patience", "6")  # the last figures wait for who is silent
+    options = ("--iterations", "800", "--patience", "10")  # the last figures wait for who is silent
     held(fought(arena, None, *options, disturb=disturb), reference)
 
 
