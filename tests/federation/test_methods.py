@@ -87,7 +87,7 @@ def test_a_method_trains_and_replays(name: str, tmp_path: Path) -> None:
     settings = json.loads((tmp_path / "server" / "run" / "run.json").read_text())
     result = json.loads((tmp_path / "server" / "run" / "result.json").read_text())
     assert result["iterations"] == 30
-    assert result["worst_accuracy"] > 0.5
+    assert result["mean_accuracy"] > 0.5  # of 20 samples a site, whose batches are its secret
     method, arguments = SENT[name]
     work = settings["engine"]["arguments"]["work"]
     assert work["method"] == method
