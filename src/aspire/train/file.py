@@ -169,7 +169,7 @@ def named_method(
             raise ValueError(f"{key}={value!r}: expected no such option, since {name} has no {key}")
     known = inspect.signature(by_name.factory_of(name)).parameters
     objects = functions_of(module, name, known)
-    if "reference" not in arguments | given:
+    if "reference" not in (*arguments, *given):
         objects |= reference_of(module, name, known)
     if uncertainty is not None and "uncertainty" in known:
         objects["uncertainty"] = uncertainty
