@@ -148,16 +148,33 @@ def test_the_policy_counts_batches_of_any_method() -> None:
         check_method(policy, method)
     own = direct(reference="own-best", own_gradients=4)
     for method in (fedavg(4), direct(accumulate=4), own):
-        with pytest.raises(Refusal, match=r"asks for 4 local steps .*max_local_steps=3"):
+        sentence = r"asks for 4 local steps .*max_local_steps=3; raise max_local_steps if you"
+        with pytest.raises(Refusal, match=sentence):
             check_method(policy, method)
 
 
-def test_a_site_says_what_is_wrong_with_its_own_method_before_it_calls(tmp_path: Path) -> None:
+UNSIZED = """
+from aspire.methods import direct
+
+def method():
+    return direct(reference="own-best")
+"""
+
+
+@pytest.mark.parametrize(
+    ("method", "sentences"),
+    [
+        (USES_AFL.replace("rate=0.3", "rate=-1"), ("method() raised ValueError", "rate=-1")),
+        (UNSIZED, ("method() has reference='own-best': expected own_gradients with it",)),
+    ],
+)
+def test_a_site_says_what_is_wrong_with_its_own_method_before_it_calls(
+    method: str, sentences: tuple[str, ...], tmp_path: Path
+) -> None:
     kits.init(tmp_path / "kits", ["a"], ["127.0.0.1"], 2)
     file = tmp_path / "file.py"
-    file.write_text(PROBLEM + USES_AFL.replace("rate=0.3", "rate=-1"))
+    file.write_text(PROBLEM + method)
     kit = str(tmp_path / "kits" / "sites" / "a")
     site = Command("site", ["site", str(file), "--kit", kit, "--connect", "127.0.0.1:1"], tmp_path)
     assert site.wait(60) == 2
-    assert "method() raised ValueError" in site.said
-    assert "rate=-1" in site.said
+    assert all(sentence in site.said for sentence in sentences)

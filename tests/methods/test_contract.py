@@ -77,6 +77,7 @@ def test_absorb_on_a_snapshot_leaves_the_original_alone(name: str) -> None:
 
 BAD_NUMBERS = (
     *(("loss", x) for x in (float("nan"), float("inf"), -float("inf"), 2e12, -2e12, 1e300)),
+    *(("reference", x) for x in (float("nan"), 2e12, -2e12)),
     *(("curvature", x) for x in (-1e-300, -1.0, float("nan"), 1e31)),
     *(("slope", x) for x in (-1e-300, -1.0, float("inf"))),
     *((name, x) for name in ("gradients", "samples") for x in (-1.0, 0.5, 1e18, float("nan"))),
