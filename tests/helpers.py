@@ -108,6 +108,16 @@ def blobs(n: int = 4, samples: int = 60, seed: int = 0) -> dict[str, Any]:
     return sites
 
 
+def validated(n: int = 4, **arguments: Any) -> dict[str, Any]:
+    """Such sites with a val part, a third of the training part."""
+    sites = blobs(n, **arguments)
+    for parts in sites.values():
+        count = len(parts["train"][1]) // 3
+        parts["val"] = tuple(x[:count] for x in parts["train"])
+        parts["train"] = tuple(x[count:] for x in parts["train"])
+    return sites
+
+
 def linear(seed: int = 0, inputs: int = 3, outputs: int = 2) -> torch.nn.Module:
     torch.manual_seed(seed)
     return torch.nn.Linear(inputs, outputs)

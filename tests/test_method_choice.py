@@ -129,6 +129,31 @@ def test_optimizer_and_schedule_of_the_file(file: Path) -> None:
     assert call("replay", file.parent / "run")[0] == 0
 
 
+REFERENCE = """
+def reference():
+    return {"b": 0.3, "a": 0.1}
+"""
+WITH_VAL = PROBLEM.replace('{"train"', '{"val": (x[:10], y[:10]), "train"')
+
+
+def test_a_reference_of_the_file_and_what_counts_more(file: Path) -> None:
+    file.write_text(WITH_VAL + REFERENCE)
+    settings = trained(file, "--method", "direct")
+    assert settings["reference"] == {"b": 0.3, "a": 0.1}
+    assert call("replay", file.parent / "run")[0] == 0
+    (file.parent / "run").rename(file.parent / "before")
+    settings = trained(file, "--reference", "own-best")
+    assert (settings["form"], settings["reference"]) == ("direct", "own-best")
+    assert settings["own_gradients"] == 15  # 30 steps of one gradient at two sites
+    assert call("replay", file.parent / "run")[0] == 0
+
+
+def test_a_file_may_give_a_model_as_reference(file: Path) -> None:
+    file.write_text(PROBLEM + "\n\ndef reference():\n    return model()\n")
+    assert trained(file, "--method", "direct")["reference"].startswith("model ")
+    assert call("replay", file.parent / "run")[0] == 0
+
+
 def test_an_optimizer_that_the_method_does_not_take_is_said(file: Path) -> None:
     file.write_text(PROBLEM + OPTIMIZER)
     code, said = call("train", file, "--iterations", 5, "--method", "afl")
@@ -158,6 +183,16 @@ REFUSED = {
         "quorum=1: expected no such option, since .* has a method",
     ),
     "no method": (PROBLEM + "def method(): return 3", (), "method.. gave an int: expected"),
+    "reference() raises": (
+        PROBLEM + "def reference(): return 1/0",
+        ("--method", "direct"),
+        "reference.. raised ZeroDivision",
+    ),
+    "no val": (
+        PROBLEM,
+        ("--reference", "own-best"),
+        "reference='own-best' compares losses on val parts: .*site 'a' has none",
+    ),
     "method() raises": (PROBLEM + "def method(): return 1/0", (), "method.. raised ZeroDivision"),
     "another set": (
         PROBLEM + ROBUST + USES_AFL.replace("afl(rate=0.3)", "aspire()"),

@@ -70,6 +70,7 @@ class Problem:
             whole,
             tensors,
             self.flat.buffers,
+            self.names,
         )
 
     def sizes(self) -> tuple[Array, Array, Array]:
@@ -124,17 +125,19 @@ def build(
     buffers: str = "average",
     precision: str = "float32",
     judged: int = 8192,
+    judged_on: str = "train",
     execution: str | None = None,
 ) -> Problem:
     """Check the model against the sites and put both together.
 
     With `elsewhere` a site may be None: then another process has its data, and this one its name.
-    A site with more samples than `judged` reports its loss on a fixed sample of that size.
+    A site with more samples than `judged` reports its loss on a fixed sample of that size;
+    `judged_on` is the part that it is of, 'train' or 'val'.
     `execution` is 'auto' or one of `execution.NAMES`; None: as `Objective` says.
     """
     given: dict[str, Any] = {"loss": loss, "batch_size": batch_size, "weight_decay": weight_decay}
     given |= {"device": device, "seed": seed, "buffers": buffers, "precision": precision}
-    given |= {"judged": judged}
+    given |= {"judged": judged, "judged_on": judged_on}
     given |= {"execution": execution}
     known = named(sites)
     try:
@@ -158,6 +161,7 @@ def _built(
     buffers: str,
     precision: str,
     judged: int,
+    judged_on: str,
     execution: str | None,
     changing: Sequence[str],
 ) -> Problem:
@@ -190,14 +194,33 @@ def _built(
         for part in (test, val):
             if part is not None:
                 check_values(objective, part)
-        sample = None
-        if batch_size is not None and train.size > judged:
-            sample = batches.sample(seed, number, size=train.size, count=judged).to(device)
+        sample, val_sample = (
+            None if batch_size is None else fixed_sample(part, seed, number, judged)
+            for part in (train, val if judged_on == "val" else None)
+        )
         made[number] = Site(
-            number, objective, train, test, batch_size, seed, sample, pool, start, val=val
+            number,
+            objective,
+            train,
+            test,
+            batch_size,
+            seed,
+            sample,
+            pool,
+            start,
+            val=val,
+            on_val=judged_on == "val",
+            val_sample=val_sample,
         )
     names = tuple(str(name) for name in known)
     return Problem(flat, names, tuple(made), batch_size, objective.execution)
+
+
+def fixed_sample(part: Samples | None, seed: int, number: int, most: int) -> Tensor | None:
+    """Indices of the samples on which losses are reported; None: all."""
+    if part is None or part.size <= most:
+        return None
+    return batches.sample(seed, number, size=part.size, count=most).to(part.device)
 
 
 def decided(execution: str, objective: Objective, part: Samples) -> Objective:

@@ -23,6 +23,7 @@ SHOWN = 64  # letters of a name that a sentence shows
 
 RANGES: dict[str, tuple[float, float]] = {
     "loss": (-LARGEST, LARGEST),
+    "reference": (-LARGEST, LARGEST),
     "loss_before": (-LARGEST, LARGEST),
     "test_loss": (-LARGEST, LARGEST),
     "val_loss": (-LARGEST, LARGEST),

@@ -19,7 +19,7 @@ from aspire.objective import Objective
 from aspire.replayed import REPLAYED, replayed_by
 from aspire.samples import CHUNK, Samples, seeded
 from aspire.stacks import Stack
-from aspire.types import Array, Local
+from aspire.types import Array, Local, Tensors
 
 POOL = 2**30  # bytes: larger data stay where they are
 PIECE = 128  # samples of a forward pass on the CPU
@@ -73,14 +73,18 @@ class Site:
     lie: Lie | None = None
     key: bytes | None = None  # draws in place of the seed, where a server must not know what
     val: Samples | None = None  # never trained on: it chooses the model and ends the run
+    on_val: bool = False  # its losses are reported on `val`, and not on `train`
+    val_sample: Tensor | None = None  # as `sample`, of `val`
 
     def keyed(self, key: bytes) -> Site:
         """This site with batches and a sample for losses that only the holder of `key` can tell."""
-        sample = self.sample
-        if sample is not None:
-            drawn = batches.secret_sample(key, size=self.train.size, count=len(sample))
-            sample = drawn.to(self.train.device)
-        return replace(self, key=key, sample=sample, pool=None)
+        samples = [
+            None
+            if part is None or sample is None
+            else batches.secret_sample(key, size=part.size, count=len(sample)).to(part.device)
+            for part, sample in ((self.train, self.sample), (self.val, self.val_sample))
+        ]
+        return replace(self, key=key, sample=samples[0], val_sample=samples[1], pool=None)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -95,8 +99,18 @@ class Site:
     @cached_property
     def loss_samples(self) -> int:
         """With buffers of its own, those are found first, in a pass over the same samples."""
-        count = self.train.size if self.sample is None else len(self.sample)
-        return 2 * count if self.objective.flat.local else count
+        part, sample = self.reported
+        count = part.size if sample is None else len(sample)
+        if self.objective.flat.local:
+            count += self.train.size if self.sample is None else len(self.sample)
+        return count
+
+    @property
+    def reported(self) -> tuple[Samples, Tensor | None]:
+        """The part on which its loss is reported, and the fixed sample of it; None: all."""
+        if self.on_val and self.val is not None:
+            return self.val, self.val_sample
+        return self.train, self.sample
 
     def own_buffers(self, w: Tensor) -> list[Tensor] | None:
         """The buffers that stay at this site, at w; None: it has none of its own."""
@@ -163,17 +177,18 @@ class Site:
 
     @cached_property
     def judged(self) -> Samples:
+        """The fixed sample of the training part, gathered once."""
+        return gathered(self.train, self.sample)
+
+    @cached_property
+    def heard(self) -> Samples:
         """What a reported loss is taken on, gathered once."""
-        if self.sample is None or self.train.pair is None:
-            return self.train
-        return self.train.only(self.sample)
+        return gathered(*self.reported) if self.on_val else self.judged
 
     def loss(self, w: Tensor, piece: int = CHUNK) -> float:
         """`piece`: samples of one forward pass."""
-        if self.train.pair is None:
-            found = self._mean_loss(w, self.train, self.sample, piece)
-        else:
-            found = self._mean_loss(w, self.judged, None, piece)
+        index = None if self.heard.pair is not None else self.reported[1]
+        found = self._mean_loss(w, self.heard, index, piece)
         return found if self.lie is None else self.lie.loss * found
 
     def full_loss(self, w: Tensor) -> float:
@@ -247,6 +262,11 @@ class Site:
                 right += int((hits if kept is None else hits & kept).sum())
                 judged += samples if kept is None else int(kept.sum())
         return right / judged
+
+
+def gathered(part: Samples, sample: Tensor | None) -> Samples:
+    """These samples of a part alone, where it is of tensors."""
+    return part if sample is None or part.pair is None else part.only(sample)
 
 
 @dataclass(frozen=True)
@@ -375,6 +395,14 @@ def parameters(local: Local, w: Tensor) -> int:
     if not isinstance(local, Site):
         return w.shape[-1]
     return local.objective.flat.parameters
+
+
+def tensors(local: Local, w: Tensor) -> Tensors:
+    """Names and shapes of the parameters in w."""
+    if not isinstance(local, Site):
+        return (("w", tuple(w.shape)),)
+    flat = local.objective.flat
+    return tuple((name, tuple(x)) for name, x in zip(flat.names, flat.shapes, strict=True))
 
 
 def stacked(rows: Sequence[Tensor]) -> Tensor:

@@ -100,6 +100,7 @@ class Kind:
     given      vectors in the task
     resent     vectors in the task for a worker that has not got them itself
     numbers    scalars in the task, besides the number of the next batch
+    delays     of one gradient that it lasts in virtual time; a probe takes none
     """
 
     batches: int = 0
@@ -110,6 +111,7 @@ class Kind:
     given: tuple[str, ...] = ("w",)
     resent: tuple[str, ...] = ()
     numbers: tuple[str, ...] = ()
+    delays: int = 1
 
     @property
     def most_gradients(self) -> int:
@@ -190,6 +192,7 @@ class Facts:
     whole: bool = True  # gradients are of whole sites, without the noise of mini-batches
     tensors: Tensors = ()  # the parameters in `start`; (): one tensor
     buffers: tuple[Buffer, ...] = ()  # what lies behind them
+    names: tuple[str, ...] = ()  # of the sites; (): not known
 
     def __post_init__(self) -> None:
         if self.sites < 1:
@@ -252,11 +255,15 @@ class Method:
                                                           change, such as batch norm
     judged                                                samples of a site, at most, on which its
                                                           loss is reported
+    judged_on                                             'train', or 'val': the part of a site on
+                                                          which its loss is reported
     any_execution                                         whether execution='auto' may choose how
                                                           its gradients are computed; else they are
                                                           computed as they ever were
     choose(linear)             -> method                  the method for a model that is one linear
                                                           layer, or is not; None: this one
+    budgeted(sites, iterations, gradients) -> method      the method for a run of that length; None:
+                                                          this one, whatever its length
     site_arguments                                        those of its arguments that `work` and
                                                           `kinds` depend on: a site that has them
                                                           and the name makes the same workers.
@@ -286,6 +293,8 @@ class Method:
     memory: Any = None
     buffers: bool = False
     judged: int = 8192
+    judged_on: str = "train"
     any_execution: bool = False
     choose: Callable[[bool], Method] | None = None
+    budgeted: Callable[[int, int | None, int | None], Method] | None = None
     site_arguments: Mapping[str, Plain] | None = None

@@ -14,7 +14,17 @@ from click.testing import CliRunner
 
 from aspire.cli import main
 from aspire.experiments import results
-from aspire.experiments.networks import adapters, cases, data, plan, pool, run, store, tables
+from aspire.experiments.networks import (
+    adapters,
+    cases,
+    data,
+    noisy,
+    plan,
+    pool,
+    run,
+    store,
+    tables,
+)
 from aspire.experiments.networks.__main__ import main as bare_main
 from aspire.experiments.networks.cases import CASES, NINE
 from aspire.experiments.networks.plan import SEARCH_SEED, Plan, key_of
@@ -306,6 +316,74 @@ def test_cells_of_two_files_are_merged(tmp_path):
         results.add_lines(tmp_path / f"{name}.jsonl", [record], key_of)
     assert bare_main(["merge", str(tmp_path / "a.jsonl"), str(tmp_path / "b.jsonl")]) == 0
     assert len(results.read_lines(tmp_path / "b.jsonl", key_of)) == 2
+
+
+# ---------------------------------------------------------------- a site with random labels
+
+
+def noisy_cell(method: str) -> Cell:
+    return replace(Plan("small", {}).cell("cnn", method, "noisy", 0), gradients=80)
+
+
+def test_one_site_has_random_labels_and_all_have_val_parts():
+    clean = data.fashion(0, small=True)
+    ten, nine = (noisy.sites_of(clean, 0, without=without) for without in (False, True))
+    assert list(nine) == list(ten)[1:]
+    for name, site in ten.items():
+        labels = torch.cat([site["val"][1], site["train"][1]])
+        assert len(site["val"][1]) == max(1, len(clean[name]["train"][1]) // 10)
+        assert sorted(site) == ["test", "train", "val"]
+        assert all(map(torch.equal, site["test"], clean[name]["test"]))
+        same = torch.equal(labels.sort().values, clean[name]["train"][1].sort().values)
+        assert same == (name != noisy.SITE)
+    many = torch.arange(10).repeat(1000)
+    kept = (noisy.spoilt((many, many), 3, 0)[1] == many).double().mean()
+    assert kept == pytest.approx(1.0 - 0.4 * 0.9, abs=0.02)
+
+
+@pytest.mark.parametrize("method", ["direct", "direct-own", "direct-without"])
+def test_the_cells_of_the_noisy_site(method):
+    """All have the same number of gradients and of evaluations; who trains alone spends half."""
+    record = trained(noisy_cell(method))
+    assert record["worker_gradients"] >= 80
+    assert len(record["history"]["t"]) == 3
+    assert 0.0 <= record["others_worst_selected"] <= record["others_mean_selected"] <= 1.0
+    assert ("noisy_weight" in record) == (method != "direct-without")
+    assert record["sites"] == 10 - (method == "direct-without")
+    if method == "direct-own":
+        assert record["history"]["gradients"][1] >= 40
+
+
+def test_the_figures_are_those_of_the_other_sites():
+    names = ["site 0", "a", "b"]
+    lines = [
+        {"accuracies": [0.0, 0.0, 0.0], "val_losses": [0.1, 0.1, 0.1]},  # the start does not count
+        {"accuracies": [0.1, 0.5, 0.7], "val_losses": [0.9, 0.2, 0.3]},
+        {"accuracies": [0.0, 0.6, 0.4], "val_losses": [1.0, 0.1, 0.1]},
+    ]
+    common = {"losses": [1.0] * 3, "val_accuracies": None, "weights": [0.5, 0.25, 0.25]}
+    history = [{**line, **common, "gradients": 10 * n} for n, line in enumerate(lines)]
+    assert noisy.figures(history, names) == {
+        "others_worst_selected": 0.5,
+        "others_mean_selected": 0.6,
+        "others_worst_last": 0.4,
+        "others_mean_last": 0.5,
+        "selected_gradients": 10,
+        "noisy_weight": 0.5,
+    }
+
+
+def test_the_table_of_the_noisy_site(tmp_path):
+    plan_, records = Plan("small", {}), []
+    for seed in (0, 1):
+        for k, method in enumerate(("direct", "direct-own", "direct-without")):
+            more = {"others_worst_selected": 0.5, "others_worst_last": 0.6 + 0.01 * k * (seed + 1)}
+            more |= {"others_mean_last": 0.7, "noisy_weight": 0.2}
+            records.append(record_of(plan_.cell("cnn", method, "noisy", seed), 1.0, **more))
+    results.add_lines(tmp_path / "networks.jsonl", records, key_of)
+    text = tables.markdown(tmp_path)
+    assert "| ten sites | 2,000 | 50 | 60 | -3.0 (1.0) | 70 | 0.2 | 2 |" in text
+    assert "| nine sites, without the one with noise | 2,000 | 50 | 63 | - | 70 |" in text
 
 
 # ---------------------------------------------------------------- the compact folder

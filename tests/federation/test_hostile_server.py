@@ -153,6 +153,11 @@ SETTINGS = {
         "max_local_steps=100",
     ),
     "batches without end": (asked("direct", accumulate=101), "asks for 101 local steps or batches"),
+    "losses of a part that is not there": (
+        asked("direct", reference="own-best", own_gradients=10),
+        "compares losses on val parts: expected one at every site, and site 'a' has none",
+    ),
+    "a reference of the master": (asked("direct", reference=[0.5]), "at a site with reference"),
     "a path without end": (asked("drfa-prox", local_steps=1e29, rate=1.0), "asks for 9999999999"),
     "no steps": (asked("aspire", local_steps=0), "cannot be used: ValueError: local_steps=0"),
     "half a step": (asked("fedavg", local_steps=0.5), "be used: ValueError: local_steps=0.5"),

@@ -24,7 +24,10 @@ from tests.test_method_choice import OPTIMIZER, USES_AFL
 # The server's own, and never called at a site.
 MASTER_ONLY = OPTIMIZER.replace("def optimizer(groups):", "def optimizer(groups):\n    leave()")
 CASES = {text: (PROBLEM, ("--method", text)) for text in METHODS}
+# Both parts of the same samples: what is asked is whether it runs.
+WITH_VAL = PROBLEM.replace('{"train"', '{"val": (x[:10], y[:10]), "train"')
 CASES |= {
+    "own-best": (WITH_VAL, ("--method", "direct", "--reference", "own-best")),
     "a method of FILE.py": (OWN, ()),
     "--method over method()": (OWN, ("--method", "afl")),
     "optimizer()": (
@@ -36,6 +39,13 @@ SENT = {
     "afl(rate=0.2)": ("afl", {"rate": 0.2}),
     "fedavg(local_steps=2)": ("fedavg", {"local_steps": 2, "rate": None}),
     "direct(learning_rate=0.05)": ("direct", {"local_steps": 1, "accumulate": 1}),
+    "own-best": (
+        "direct",
+        {
+            **{"local_steps": 1, "accumulate": 1, "learning_rate": None, "weight_decay": 0.0},
+            **{"reference": "own-best", "own_gradients": 15},
+        },
+    ),
     "a method of FILE.py": (MARKER, None),
     "--method over method()": ("afl", {"rate": None}),
     "optimizer()": ("direct", {"local_steps": 1, "accumulate": 2}),
@@ -104,7 +114,8 @@ def settings_of(method: Any, **changed: Any) -> Settings:
 
 
 def test_what_is_sent_comes_back_as_the_same_method() -> None:
-    for method in (afl(0.1), fedavg(3, prior=[0.5, 0.5]), direct(accumulate=4, clip=2.0)):
+    own = direct(reference="own-best", own_gradients=5, weight_decay=0.1)
+    for method in (afl(0.1), fedavg(3, prior=[0.5, 0.5]), direct(accumulate=4, clip=2.0), own):
         made = received(settings_of(method), None)
         assert (made.name, made.kinds) == (method.name, method.kinds)
     assert "prior" not in settings_of(fedavg(3, prior=[0.5, 0.5])).arguments
@@ -135,17 +146,35 @@ def test_the_policy_counts_batches_of_any_method() -> None:
     policy = Policy(max_local_steps=3)
     for method in (afl(), fedavg(3), direct(accumulate=3)):
         check_method(policy, method)
-    for method in (fedavg(4), direct(accumulate=4)):
-        with pytest.raises(Refusal, match=r"asks for 4 local steps .*max_local_steps=3"):
+    own = direct(reference="own-best", own_gradients=4)
+    for method in (fedavg(4), direct(accumulate=4), own):
+        sentence = r"asks for 4 local steps .*max_local_steps=3; raise max_local_steps if you"
+        with pytest.raises(Refusal, match=sentence):
             check_method(policy, method)
 
 
-def test_a_site_says_what_is_wrong_with_its_own_method_before_it_calls(tmp_path: Path) -> None:
+UNSIZED = """
+from aspire.methods import direct
+
+def method():
+    return direct(reference="own-best")
+"""
+
+
+@pytest.mark.parametrize(
+    ("method", "sentences"),
+    [
+        (USES_AFL.replace("rate=0.3", "rate=-1"), ("method() raised ValueError", "rate=-1")),
+        (UNSIZED, ("method() has reference='own-best': expected own_gradients with it",)),
+    ],
+)
+def test_a_site_says_what_is_wrong_with_its_own_method_before_it_calls(
+    method: str, sentences: tuple[str, ...], tmp_path: Path
+) -> None:
     kits.init(tmp_path / "kits", ["a"], ["127.0.0.1"], 2)
     file = tmp_path / "file.py"
-    file.write_text(PROBLEM + USES_AFL.replace("rate=0.3", "rate=-1"))
+    file.write_text(PROBLEM + method)
     kit = str(tmp_path / "kits" / "sites" / "a")
     site = Command("site", ["site", str(file), "--kit", kit, "--connect", "127.0.0.1:1"], tmp_path)
     assert site.wait(60) == 2
-    assert "method() raised ValueError" in site.said
-    assert "rate=-1" in site.said
+    assert all(sentence in site.said for sentence in sentences)

@@ -20,6 +20,7 @@ from aspire.methods import (
 )
 from aspire.sets import CDNorm, Simplex
 from aspire.types import Method
+from tests.helpers import linear
 
 ROWS: dict[str, Callable[[], Method]] = {
     "aspire-ease": aspire,
@@ -31,6 +32,9 @@ ROWS: dict[str, Callable[[], Method]] = {
     "direct": direct,
     "direct-sync": lambda: direct(Simplex(), quorum=3, staleness=1, loss_tasks=False),
     "direct-clip": lambda: direct(quorum=1, clip=1.0, accumulate=2),
+    "direct-own": lambda: direct(quorum=1, reference="own-best", own_gradients=3),
+    "direct-own-clip": lambda: direct(clip=2.0, reference="own-best", own_gradients=2),
+    "direct-model": lambda: direct(reference=linear(7)),
     "ind": lambda: ind(1),
     "fedavg": fedavg,
     "fedavg-quorum": lambda: fedavg(2, 0.3, quorum=2, average=True),

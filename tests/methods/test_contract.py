@@ -17,7 +17,7 @@ from aspire.runtimes.delays import Absence, LogNormal
 from aspire.runtimes.log import digest
 from aspire.train import prepare, replay, train
 from aspire.types import Event, Facts, Item, Joined, Left, Method, Refused, Report, Stepped
-from tests.helpers import Board, blob_problem, blobs, linear, same, snapshot
+from tests.helpers import Board, blob_problem, blobs, linear, same, snapshot, validated
 from tests.methods.table import MEAN, ROWS, STEADY
 
 SITES = 3
@@ -77,6 +77,7 @@ def test_absorb_on_a_snapshot_leaves_the_original_alone(name: str) -> None:
 
 BAD_NUMBERS = (
     *(("loss", x) for x in (float("nan"), float("inf"), -float("inf"), 2e12, -2e12, 1e300)),
+    *(("reference", x) for x in (float("nan"), 2e12, -2e12)),
     *(("curvature", x) for x in (-1e-300, -1.0, float("nan"), 1e31)),
     *(("slope", x) for x in (-1e-300, -1.0, float("inf"))),
     *((name, x) for name in ("gradients", "samples") for x in (-1.0, 0.5, 1e18, float("nan"))),
@@ -289,6 +290,7 @@ def test_one_step_info_per_iteration(name: str) -> None:
 def test_a_logged_run_replays_to_the_bit(name: str, tmp_path: Any) -> None:
     away = () if name in STEADY else (Absence(2, 10.0, 25.0), Absence(1, 30.0, 31.0))
     arguments = {"method": ROWS[name](), "iterations": 15, "absences": away, "batch_size": 4}
-    run = train(linear(), blobs(SITES), out=tmp_path / "run", **arguments)
+    sites = validated(SITES)
+    run = train(linear(), sites, out=tmp_path / "run", **arguments)
     assert run.iterations == 15
-    replay(tmp_path / "run", prepare(linear(), blobs(SITES), **arguments))
+    replay(tmp_path / "run", prepare(linear(), sites, **arguments))

@@ -41,12 +41,13 @@ from aspire.types import Method
 # What `aspire server` takes as `aspire train` does.
 SHARED = (
     *("iterations", "method", "form", "quorum", "staleness", "local_steps", "batch_size", "preset"),
-    *("learning_rate", "accumulate"),
+    *("learning_rate", "accumulate", "reference"),
     *("weight_decay", "seed", "evaluate_every", "log", "checkpoint_seconds", "tensorboard"),
     *("min_sites", "deadline", "select", "patience_evaluations", "max_seconds"),
 )
 BOUND = 10.0  # on one site's pull, in medians, where the method has such a bound
 CLIP = 1.0  # on a report's length, in the second largest of the sites' norms, likewise
+MASTERS = ("optimizer", "schedule", "reference")  # functions of FILE.py for the direct form
 ALONE = Simplex()  # a site knows of no other, so a method's set has no meaning there
 LATER = 10  # of 20 levels by which a process can let others go first
 
@@ -129,7 +130,7 @@ def server_command(
     """Train what FILE.py defines over sites that dial in; their data stays with them.
 
     Of FILE.py only model(), uncertainty(), loss(), method(), optimizer(groups),
-    schedule(optimizer) and the names that sites() gives are used.
+    schedule(optimizer), reference() and the names that sites() gives are used.
     """
     # a handshake that is refused is logged by gRPC alone
     os.environ.pop("GRPC_VERBOSITY", None)
@@ -140,6 +141,8 @@ def server_command(
     kits.read(kit)
     module = load(source)
     names = site_names(module, kits.allowed(kit))
+    if has_own_method(module, options):
+        settled(module)
     options = with_usual(module, options, usual_bound(module, options))
     for name in ("pull_bound", "clip"):
         options[name] = options[name] or None
@@ -167,7 +170,7 @@ def usual_bound(module: ModuleType, options: dict[str, Any]) -> dict[str, float]
     form = options["form"]
     if options["method"] is None and not hasattr(module, "method"):
         linear = is_linear(call(module, "model"))
-        given |= {name: True for name in ("optimizer", "schedule") if hasattr(module, name)}
+        given |= {name: True for name in MASTERS if hasattr(module, name)}
         form = form_of(form, given, linear=linear)
     return {"clip": CLIP} if form == "direct" else {"pull_bound": BOUND}
 
@@ -280,8 +283,19 @@ def first_look(module: ModuleType, name: str, data: Any, options: dict[str, Any]
     """The site as it is here: what is wrong with it is said before anybody is called."""
     options = {"iterations": 1, **options}
     if hasattr(module, "method"):
-        options |= {"method": own_method(module), "uncertainty": ALONE}
+        options |= {"method": settled(module), "uncertainty": ALONE}
     return one_site(module, name, data, options)[1]
+
+
+def settled(module: ModuleType) -> Method:
+    """What method() makes, if sites can make the same: they do not know how long the run is."""
+    method = own_method(module)
+    if method.budgeted is not None:
+        raise ValueError(
+            f"{module.__file__}: method() has reference='own-best': expected own_gradients with "
+            "it, since a site does not know how long the run is"
+        )
+    return method
 
 
 def rows_of(site: Site) -> dict[str, int]:
@@ -309,7 +323,7 @@ def work_options(settings: Any, module: ModuleType | None = None) -> dict[str, A
     """What a site's work depends on, as the server says it; `module`: the site's own FILE.py."""
     from aspire.federation.method import received
 
-    own = partial(own_method, module) if module and hasattr(module, "method") else None
+    own = partial(settled, module) if module and hasattr(module, "method") else None
     return {
         "iterations": 1,
         "batch_size": settings.batch_size or None,

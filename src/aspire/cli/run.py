@@ -33,6 +33,7 @@ from aspire.train.summary import summary
 @click.option("--learning-rate", type=float, help="Direct form: of AdamW [by tensor].")
 @click.option("--accumulate", type=int, help="Direct form: batches in one gradient [1].")
 @click.option("--clip", type=float, help="Direct form: limit on a report's length, in norms.")
+@click.option("--reference", help="Direct form: own-best, what each site reaches alone.")
 @click.option("--precision", default="float32", show_default=True, help="float32 or bf16.")
 @click.option("--weight-decay", type=float, default=0.0, show_default=True)
 @click.option("--seed", type=int, default=0, show_default=True)
@@ -91,7 +92,7 @@ def train_command(
     **options: Any,
 ) -> None:
     """Train what FILE.py defines: model(), sites(), optionally site(name), uncertainty(), loss(),
-    method(), optimizer(groups), schedule(optimizer).
+    method(), optimizer(groups), schedule(optimizer), reference().
 
     sites() gives the sites, or their names if there is a site(name) that loads one. --method counts
     more than method(); --quorum, --staleness, --local-steps, --preset and --pull-bound are

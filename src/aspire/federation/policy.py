@@ -35,7 +35,8 @@ class Policy:
 
     min_batch                   samples in the smallest batch; each part needs as many rows
     max_batch                   samples in the largest batch
-    max_local_steps             gradient steps, or batches, in one task of any method
+    max_local_steps             gradient steps, or batches, in one task of any method; of a site
+                                that trains alone first (reference='own-best'), all of these
     max_parameters              of the model
     max_tasks_per_minute        tasks that train
     max_evaluations_per_minute  questions for losses and accuracies
@@ -136,7 +137,8 @@ def check_method(policy: Policy, method: Method) -> None:
         if kind.batches > policy.max_local_steps:
             raise Refusal(
                 f"asks for {kind.batches} local steps or batches in a task {name!r}: expected at "
-                f"most max_local_steps={policy.max_local_steps}"
+                f"most max_local_steps={policy.max_local_steps}; raise max_local_steps if you "
+                "accept that"
             )
 
 

@@ -42,6 +42,7 @@ DEFAULTS: dict[str, Any] = {
     "learning-rate": 0.0,
     "accumulate": 0,
     "clip": 0.0,
+    "reference": "",  # own-best: what each site reaches alone
     "precision": "float32",
     "weight-decay": 0.0,
     "seed": 0,

@@ -9,32 +9,36 @@ Order of this file: worker, factory, init, absorb; the master's state is in `dir
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from aspire import batches, sites
 from aspire.arguments import flag, real_number, whole_number
 from aspire.core import planes
 from aspire.core.equations import lam_simplex_step
 from aspire.core.schedules import usual
-from aspire.methods import buffers, optimisers
+from aspire.methods import buffers, optimisers, references
 from aspire.methods.arguments import check
 from aspire.methods.direct_state import (
     GRADIENTS,
     LOSSES,
+    PROBES,
     Master,
     Rules,
+    first_kind,
     forget_task,
     join,
     leave,
     objection,
     quorum_met,
+    quorum_of,
+    refer,
     regret,
     restrict,
     waiting,
@@ -84,6 +88,7 @@ class Habits:
     local_steps: int
     accumulate: int
     slope: bool  # a probe has |grad f_j| as well
+    own: references.Own | None  # how the site trains alone, where it is asked to
 
 
 def work(worker: None, task: Task, local: Local, *, habits: Habits) -> tuple[None, Report]:
@@ -161,15 +166,31 @@ def answer(task: Task, local: Local, g: Tensor | None, habits: Habits) -> Report
     said = {"gradients": 0.0}
     if g is not None:
         said["gradients"] = float(habits.local_steps * habits.accumulate)
-    if task.kind == "probe" and habits.slope:
-        said["gradients"] = 1.0
-        said["slope"] = slope(task, local)
-    said["samples"] = PASSES * said["gradients"] * local.batch_samples
+    losses = 0
     if task.kind in LOSSES:
+        losses = 1
         said["loss"] = sites.loss(local, task.vectors["w"])
         said["loss_samples"] = float(local.loss_samples)
-        said["samples"] += local.loss_samples
+    if task.kind in PROBES:
+        losses += first_look(task, local, habits, said)
+    said["samples"] = PASSES * said["gradients"] * local.batch_samples
+    said["samples"] += losses * local.loss_samples
     return Report(task.worker, task.id, {} if g is None else {"g": g}, said)
+
+
+def first_look(task: Task, local: Local, habits: Habits, said: dict[str, float]) -> int:
+    """|g_j| and r_j, where they are asked for; how many losses they took."""
+    if habits.slope:
+        said["gradients"] += 1.0
+        said["slope"] = slope(task, local)
+    if task.kind == "compare":
+        said["reference"] = sites.loss(local, task.vectors["reference"])
+        return 1
+    if task.kind == "probe" or habits.own is None:
+        return 0
+    said["gradients"] += habits.own.batches
+    said["reference"], losses = references.alone(habits.own, task, local, said["loss"])
+    return losses
 
 
 def slope(task: Task, local: Local) -> float:
@@ -199,7 +220,8 @@ def direct(
     schedule: optimisers.Schedule | None = None,
     clip: float | None = None,
     liars: int = 1,
-    reference: Sequence[float] | None = None,
+    reference: Sequence[float] | Mapping[str, float] | nn.Module | str | None = None,
+    own_gradients: int | None = None,
     loss_tasks: bool = True,
     drop: bool = True,
     max_planes: int | None = 50,
@@ -218,7 +240,10 @@ def direct(
     clip           a report longer than clip times the (liars + 1)-th largest of the sites' last
                    norms is scaled down to that; None: off
     liars          sites whose norms may be false
-    reference      r_j: numbers in the order of the sites. The adversary works on f_j - r_j
+    reference      r_j, the adversary works on f_j - r_j: numbers in the order of the sites or by
+                   name; a model of the same architecture, whose losses they are; or 'own-best':
+                   each site trains alone first, and r_j is its lowest loss on its val part
+    own_gradients  of a site that does so; None: as many as the run has for each site afterwards
     loss_tasks     ask sites that have little weight mostly for their loss alone, or let them rest
     """
     liars = whole_number("liars", liars, least=0)
@@ -231,6 +256,8 @@ def direct(
         real_number("clip", clip, "a positive number or None", above=0.0)
     if optimizer is not None and (learning_rate is not None or decay):
         raise ValueError("optimizer is given: expected learning_rate and weight_decay in it")
+    default = optimisers.Default(learning_rate, decay, floored=clip is not None)
+    known = references.checked(reference)
     rules = Rules(
         uncertainty=uncertainty,
         quorum=quorum,
@@ -242,14 +269,22 @@ def direct(
         loss_tasks=loss_tasks,
         clip=clip,
         liars=liars,
-        reference=None if reference is None else tuple(float(r) for r in reference),
-        optimizer=optimizer or optimisers.Default(learning_rate, decay, floored=clip is not None),
+        reference=known,
+        own=references.own_of(known, own_gradients, replace(default, floored=False)),
+        optimizer=optimizer or default,
         schedule=schedule,
     )
-    habits = Habits(rules.local_steps, rules.accumulate, slope=clip is not None)
+    return made(rules)
+
+
+def made(rules: Rules) -> Method:
+    """The method of these rules."""
+    slope = rules.clip is not None
+    habits = Habits(rules.local_steps, rules.accumulate, slope, rules.own)
+    unsized = rules.own is not None and rules.own.gradients is None
     return Method(
         name="direct",
-        settings=settings_of(rules, optimizer, learning_rate, decay),
+        settings=settings_of(rules),
         init=partial(init, rules),
         work=partial(work, habits=habits),
         work_many=partial(work_many, habits=habits),
@@ -259,33 +294,50 @@ def direct(
         planes=lambda master: len(master.planes),
         waiting=partial(waiting, rules),
         kinds=rules.kinds,
-        states=(Master,) if uncertainty is None else (Master, type(uncertainty)),
+        states=(Master,) if rules.uncertainty is None else (Master, type(rules.uncertainty)),
         buffers=True,
         judged=JUDGED,
+        judged_on="train" if rules.own is None else "val",
+        budgeted=partial(budgeted, rules) if unsized else None,
         site_arguments=site_arguments(rules),
         any_execution=True,
     )
 
 
+def budgeted(rules: Rules, sites: int, iterations: int | None, gradients: int | None) -> Method:
+    """The method for a run of that length: what a site that trains alone may spend."""
+    assert rules.own is not None
+    step = quorum_of(rules, sites) * rules.batches
+    count = references.share(sites, step, iterations, gradients)
+    return made(replace(rules, own=replace(rules.own, gradients=count)))
+
+
 def site_arguments(rules: Rules) -> dict[str, Plain]:
-    """What `Habits` and the kinds of tasks come from."""
+    """What `Habits`, the kinds of tasks and the part that is judged come from."""
     found: dict[str, Plain] = {"local_steps": rules.local_steps, "accumulate": rules.accumulate}
-    return found if rules.clip is None else found | {"clip": rules.clip}
+    if rules.clip is not None:
+        found["clip"] = rules.clip
+    if rules.own is not None:
+        found |= {"reference": references.OWN_BEST, "own_gradients": rules.own.gradients}
+        found["learning_rate"] = rules.own.optimizer.learning_rate
+        found["weight_decay"] = rules.own.optimizer.weight_decay
+    return found
 
 
-def settings_of(
-    rules: Rules, optimizer: optimisers.Make | None, learning_rate: float | None, decay: float
-) -> dict[str, Any]:
+def settings_of(rules: Rules) -> dict[str, Any]:
     """What run.json holds of the arguments."""
+    default = rules.optimizer if isinstance(rules.optimizer, optimisers.Default) else None
     same = ["quorum", "staleness", "max_planes", "local_steps", "accumulate", "drop", "loss_tasks"]
-    same += ["uncertainty", "clip", "liars", "reference"]
-    return {name: getattr(rules, name) for name in same} | {
+    same += ["uncertainty", "clip", "liars"]
+    found = {name: getattr(rules, name) for name in same} | {
+        "reference": references.plain(rules.reference),
         "form": "direct",
-        "learning_rate": learning_rate,
-        "weight_decay_of_optimizer": decay,
-        "optimizer": optimisers.name_of(optimizer),
+        "learning_rate": None if default is None else default.learning_rate,
+        "weight_decay_of_optimizer": 0.0 if default is None else default.weight_decay,
+        "optimizer": None if default is not None else optimisers.name_of(rules.optimizer),
         "schedule": optimisers.name_of(rules.schedule),
     }
+    return found if rules.own is None else found | {"own_gradients": rules.own.gradients}
 
 
 # ---------------------------------------------------------------- init
@@ -295,10 +347,8 @@ def init(rules: Rules, facts: Facts, seed: int) -> tuple[Master, list[Task]]:
     n = facts.sites
     if rules.quorum is not None and rules.quorum > n:
         raise ValueError(f"quorum={rules.quorum}: expected at most the {n} sites")
-    if rules.reference is not None and len(rules.reference) != n:
-        raise ValueError(
-            f"reference has {len(rules.reference)} entries: expected one per site, {n}"
-        )
+    if rules.own is not None and rules.own.gradients is None:
+        raise ValueError("reference='own-best' without own_gradients: expected a number of them")
     everybody, z = whole_set(rules, n), facts.start.clone()
     behind = sum(buffer.size for buffer in facts.buffers)
     layout = buffers.layout_of(len(z) - behind, facts.buffers)
@@ -320,7 +370,9 @@ def init(rules: Rules, facts: Facts, seed: int) -> tuple[Master, list[Task]]:
         planes=planes.only(everybody.nominal(), np.zeros(n)),
         pi=everybody.nominal(),
         uncertainty=everybody,
-        reference=np.array(rules.reference or [0.0] * n),
+        reference=references.numbers(rules.reference, facts),
+        referred=np.full(n, not rules.measured),
+        compared=references.vector(rules.reference, facts),
         prior=everybody.nominal(),
         present=np.zeros(n, dtype=bool),
         share=np.full(n, 1.0 / n),
@@ -329,7 +381,7 @@ def init(rules: Rules, facts: Facts, seed: int) -> tuple[Master, list[Task]]:
         **counts,
     )
     first = range(n) if facts.present is None else facts.present
-    return master, [issue(rules, master, j, "probe") for j in first]
+    return master, [issue(rules, master, j, first_kind(rules, master, j)) for j in first]
 
 
 # ---------------------------------------------------------------- absorb
@@ -352,7 +404,7 @@ def absorb(
             case Left(worker=j):
                 leave(rules, master, j)
             case Joined(worker=j):
-                tasks.append(issue(rules, master, j, "probe"))
+                tasks.append(issue(rules, master, j, first_kind(rules, master, j)))
         if not master.started:
             start(rules, master, tasks, infos)
         elif master.members and quorum_met(rules, master):
@@ -373,7 +425,7 @@ def receive(rules: Rules, master: Master, report: Report, tasks: list[Task]) -> 
         master.f[j] = np.clip(report.scalars["loss"], -master.most_loss, master.most_loss)
         master.heard[j] = master.reports
         master.loss_cost[j] = report.scalars["loss_samples"]
-    if kind == "probe":
+    if kind in PROBES:
         enter(rules, master, report, tasks)
         return
     master.reports += 1
@@ -389,6 +441,8 @@ def enter(rules: Rules, master: Master, report: Report, tasks: list[Task]) -> No
     """A site has answered its probe."""
     j = report.worker
     master.norm[j] = report.scalars.get("slope", 0.0)
+    if "reference" in report.scalars:
+        refer(master, j, report.scalars["reference"])
     if master.started:
         join(rules, master, j)
         ask(rules, master, [j], tasks)
@@ -404,7 +458,7 @@ def account(master: Master, report: Report) -> None:
 
 def start(rules: Rules, master: Master, tasks: list[Task], infos: list[Info]) -> None:
     """All have answered or are away: f_0 and A = {q}, lam = 1."""
-    if any(kind == "probe" for _, kind in master.hands.values()) or not master.n:
+    if any(kind in PROBES for _, kind in master.hands.values()) or not master.n:
         return
     here = np.flatnonzero(master.present)
     typical = usual(np.abs(master.f[here]))
@@ -412,6 +466,8 @@ def start(rules: Rules, master: Master, tasks: list[Task], infos: list[Info]) ->
     if typical > 0:
         master.most_loss = min(WORST * typical, LARGEST)
     master.f = np.clip(master.f, -master.most_loss, master.most_loss)
+    if rules.measured:
+        master.reference = np.clip(master.reference, -master.most_loss, master.most_loss)
     restrict(rules, master)
     master.share = np.where(master.present, 1.0 / master.n, 0.0)
     master.planes = planes.only(master.prior, regret(master))
@@ -572,6 +628,8 @@ def issue(rules: Rules, master: Master, j: int, kind: str) -> Task:
     vectors = {"w": optimisers.handed(master)}
     if "metric" in rules.kinds[kind].given:
         vectors["metric"] = optimisers.metric(master, rules.optimizer, rules.schedule)
+    if "reference" in rules.kinds[kind].given:
+        vectors["reference"] = master.compared
     task = Task(j, master.next_id, kind, vectors, {"draws": float(master.draws[j])})
     master.hands[j] = (task.id, kind)
     master.asked += kind in GRADIENTS

@@ -5,13 +5,15 @@ Its arguments (`Rules`), its state (`Master`), who is here, and which events it 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Annotated
 
 import numpy as np
+from torch import Tensor, nn
 
 from aspire.core import planes
-from aspire.methods import buffers, optimisers
+from aspire.methods import buffers, optimisers, references
 from aspire.protocol import LARGEST, report_objection
 from aspire.sets import CDNorm, UncertaintySet
 from aspire.types import (
@@ -28,11 +30,13 @@ from aspire.types import (
     Precise,
     SiteCounts,
     SiteMask,
+    Sized,
     Worker,
 )
 
 GRADIENTS = ("gradient", "both")  # kinds of tasks that ask for a gradient
-LOSSES = ("probe", "both", "loss")  # and for a loss
+PROBES = ("probe", "compare", "own")  # a site's first: its loss, and perhaps its reference
+LOSSES = (*PROBES, "both", "loss")  # kinds that ask for a loss
 
 
 @dataclass(frozen=True)
@@ -49,7 +53,8 @@ class Rules:
     loss_tasks: bool
     clip: float | None
     liars: int
-    reference: tuple[float, ...] | None
+    reference: references.Reference | None
+    own: references.Own | None
     optimizer: optimisers.Make
     schedule: optimisers.Schedule | None
 
@@ -58,19 +63,34 @@ class Rules:
         """In one report."""
         return self.local_steps * self.accumulate
 
+    @property
+    def measured(self) -> bool:
+        """Whether the sites say what their r_j are."""
+        return self.own is not None or isinstance(self.reference, nn.Module)
+
     @cached_property
     def kinds(self) -> dict[str, Kind]:
         told = ("loss", "loss_samples")
         given = ("w",) if self.local_steps == 1 else ("w", "metric")
-        first = Kind(scalars=told)
+        first = Kind(scalars=told, delays=0)
         if self.clip is not None:
-            first = Kind(1, scalars=(*told, "slope"))
-        return {
+            first = Kind(1, scalars=(*told, "slope"), delays=0)
+        compared = replace(first, scalars=(*first.scalars, "reference"))
+        found = {} if self.own is None else {"own": self.alone(compared)}
+        return found | {
             "probe": first,
+            "compare": replace(compared, given=("w", "reference")),
             "gradient": Kind(self.batches, vectors=("g",), given=given),
             "both": Kind(self.batches, vectors=("g",), scalars=told, given=given),
             "loss": Kind(scalars=told),
         }
+
+    def alone(self, first: Kind) -> Kind:
+        """A probe before which a site trains alone; a slope, too, costs a gradient."""
+        assert self.own is not None
+        count = self.own.batches
+        cost = count + first.most_gradients
+        return replace(first, batches=max(count, first.batches), gradients=cost, delays=count)
 
 
 @dataclass
@@ -92,6 +112,8 @@ class Master:
     pi: PerSite  # weights of the planes, as of the last step
     f: PerSite  # last known losses
     reference: PerSite  # r_j: the adversary sees f_j - r_j
+    referred: SiteMask  # whose r_j is known
+    compared: Annotated[Tensor, Sized("p|0")]  # the model whose losses are the r_j, if it is one
     prior: PerSite
     upper: PerSite  # u_j of the present
     present: SiteMask
@@ -146,6 +168,19 @@ def regret(master: Master) -> Array:
     return np.where(master.present, master.f - master.reference, 0.0)
 
 
+def refer(master: Master, j: int, said: float) -> None:
+    """r_j, bounded as f_j is."""
+    master.reference[j] = np.clip(said, -master.most_loss, master.most_loss)
+    master.referred[j] = True
+
+
+def first_kind(rules: Rules, master: Master, j: int) -> str:
+    """Of the first task of a site: its reference is found once."""
+    if master.referred[j]:
+        return "probe"
+    return "compare" if rules.own is None else "own"
+
+
 def whole_set(rules: Rules, n: int) -> UncertaintySet:
     return (rules.uncertainty or CDNorm(radius=1.0 / n, budget=float(n))).for_sites(n)
 
@@ -153,10 +188,14 @@ def whole_set(rules: Rules, n: int) -> UncertaintySet:
 # ---------------------------------------------------------------- quorum
 
 
+def quorum_of(rules: Rules, present: int) -> int:
+    """S, by default half of the present."""
+    return max(1, present // 2) if rules.quorum is None else rules.quorum
+
+
 def quorum(rules: Rules, master: Master) -> int:
-    """S, by default half of the present, but no more than were asked for a gradient."""
-    wanted = master.n // 2 if rules.quorum is None else rules.quorum
-    return max(1, min(wanted, len(master.members) + master.asked))
+    """S, but no more than were asked for a gradient."""
+    return max(1, min(quorum_of(rules, master.n), len(master.members) + master.asked))
 
 
 def quorum_met(rules: Rules, master: Master) -> bool:
@@ -178,7 +217,7 @@ def behind(rules: Rules, master: Master) -> SiteMask:
 def waiting(rules: Rules, master: Master) -> list[int]:
     """Those without whom the next step cannot be taken."""
     if not master.started:
-        return sorted(j for j, (_, kind) in master.hands.items() if kind == "probe")
+        return sorted(j for j, (_, kind) in master.hands.items() if kind in PROBES)
     asked = sorted(j for j, (_, kind) in master.hands.items() if kind in GRADIENTS)
     if quorum(rules, master) - len(master.members) >= len(asked):
         return asked
@@ -253,7 +292,7 @@ def objection(rules: Rules, master: Master, event: Event) -> str | None:
     if not (isinstance(j, int) and 0 <= j < n):
         return f"unknown worker {j!r}: expected 0 to {n - 1}"
     task, kind = master.hands.get(j, (-1, ""))
-    here = bool(master.present[j]) or kind == "probe"
+    here = bool(master.present[j]) or kind in PROBES
     if isinstance(event, Left):
         return None if here else f"worker {j} left but is not here"
     if isinstance(event, Joined):

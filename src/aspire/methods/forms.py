@@ -30,6 +30,7 @@ DIRECT = (
     "clip",
     "liars",
     "reference",
+    "own_gradients",
     "loss_tasks",
 )
 
@@ -45,7 +46,7 @@ def aspire(
     arguments    both forms: quorum, staleness, local_steps, drop, max_planes;
                  consensus: plane_iterations, preset, pull_bound, coordinate_bound, see `consensus`;
                  direct: optimizer, schedule, learning_rate, weight_decay, accumulate, clip, liars,
-                 reference, loss_tasks, see `direct`
+                 reference, own_gradients, loss_tasks, see `direct`
     """
     known = (*COMMON, *CONSENSUS, *DIRECT)
     for name in arguments:

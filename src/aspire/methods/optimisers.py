@@ -117,6 +117,12 @@ def step(
 ) -> None:
     """z <- optimiser(z, d), in place, with d = total / count."""
     live = live_one(master, make, schedule)
+    along(live, total, count)
+    remember(master.moments, live)
+
+
+def along(live: Live, total: Tensor, count: int = 1) -> None:
+    """One step along total / count, in place."""
     torch.div(total, count, out=live.direction)
     for x, part in zip(live.params, live.gradients, strict=True):
         x.grad = part
@@ -124,7 +130,6 @@ def step(
         live.optimizer.step()
         if live.schedule is not None:
             live.schedule.step()
-    remember(master.moments, live)
 
 
 def handed(master: Holder) -> Tensor:

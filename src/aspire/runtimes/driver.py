@@ -332,8 +332,8 @@ class Driver:
         reasons = "".join(f"; {self.reasons[j]}" for j in missing if j in self.reasons)
         raise Stopped(
             f"min_sites={self.min_sites}: after {self.patience:g} s the first answer of "
-            f"{', '.join(self.names[j] for j in missing)} is missing; start these sites, or lower "
-            f"min_sites{reasons}"
+            f"{', '.join(self.names[j] for j in missing)} is missing; start these sites, raise "
+            f"patience, or lower min_sites{reasons}"
         )
 
     def waiting(self) -> list[int]:

@@ -95,14 +95,19 @@ class Simulation:
 
     def dispatch(self, tasks: Iterable[Task]) -> None:
         for task in tasks:
-            j = task.worker
-            delay = 0.0
-            if task.kind != "probe":
-                n = self.started.get(j, 0)
-                self.started[j] = n + 1
-                delay = self.delays(self.seed, j, n)
             self.desk.hand(task)
-            heapq.heappush(self.heap, (self.time + delay, REPORT, j, task.id))
+            due = self.time + self.duration(task)
+            heapq.heappush(self.heap, (due, REPORT, task.worker, task.id))
+
+    def duration(self, task: Task) -> float:
+        """The virtual time of a task that starts now: one delay, or as many as its kind says."""
+        kind = self.method.kinds.get(task.kind)
+        count = 1 if kind is None else kind.delays
+        if task.kind == "probe" or not count:
+            return 0.0
+        first = self.started.get(task.worker, 0)
+        self.started[task.worker] = first + count
+        return sum(self.delays(self.seed, task.worker, first + k) for k in range(count))
 
     def next_event(self) -> Event:
         """The next thing that happens."""

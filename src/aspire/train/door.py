@@ -74,7 +74,8 @@ def train(
     method          None: aspire(...) with the arguments below
     form            'consensus', 'direct' or None: consensus for one linear layer, else direct
     quorum, staleness, local_steps      of both forms, see `aspire`
-    optimizer, schedule, learning_rate, accumulate, clip, reference    of the direct form
+    optimizer, schedule, learning_rate, accumulate, clip, reference    of the direct form;
+                    reference: numbers by site, a model, or 'own-best', see docs/methods.md
     preset, pull_bound                  of the consensus form; preset 'auto', 'paper', 'theorem1'
     buffers         batch-norm statistics: 'average' over the sites, or 'site': each has its own
     precision       'float32', or 'bf16': sites compute under autocast

@@ -4,6 +4,7 @@
     loss(), uncertainty()  arguments of `train`
     method()               how to train; --method counts more
     optimizer(groups), schedule(optimizer)   where the method takes them; at the master alone
+    reference()            likewise: numbers by site, a model or 'own-best'; --reference counts more
 
 On an engine each worker runs the text of the file by itself and loads its own site and no other.
 Modules that lie beside the file can be imported.
@@ -42,7 +43,7 @@ RUN = "aspire_run_"  # how the names of such modules begin
 # Options of the command line that are arguments of a method.
 OF_METHODS = (
     *("form", "quorum", "staleness", "local_steps", "preset", "pull_bound"),
-    *("accumulate", "learning_rate", "clip"),
+    *("accumulate", "learning_rate", "clip", "reference"),
 )
 FUNCTIONS = ("optimizer", "schedule")  # of a file, which a method may take
 
@@ -138,7 +139,10 @@ def method_arguments(
         return {"method": named_method(module, text, given, uncertainty)}
     if not hasattr(module, "method"):
         known = inspect.signature(prepare).parameters
-        return given | functions_of(module, "aspire", known)
+        objects = functions_of(module, "aspire", known)
+        if "reference" not in given:
+            objects |= reference_of(module, "aspire", known)
+        return {**given, **objects}
     for name, value in given.items():
         raise ValueError(
             f"{name}={value!r}: expected no such option, since {module.__file__} has a method(), "
@@ -165,6 +169,8 @@ def named_method(
             raise ValueError(f"{key}={value!r}: expected no such option, since {name} has no {key}")
     known = inspect.signature(by_name.factory_of(name)).parameters
     objects = functions_of(module, name, known)
+    if "reference" not in (*arguments, *given):
+        objects |= reference_of(module, name, known)
     if uncertainty is not None and "uncertainty" in known:
         objects["uncertainty"] = uncertainty
     return by_name.make(name, {**arguments, **given}, **objects)
@@ -177,6 +183,16 @@ def functions_of(module: ModuleType, method: str, known: Collection[str]) -> dic
         if name not in known:
             logger.warning("%s() of %s is not used: %s takes none", name, module.__file__, method)
     return {name: function for name, function in found.items() if name in known}
+
+
+def reference_of(module: ModuleType, method: str, known: Collection[str]) -> dict[str, Any]:
+    """What reference() of the file gives, if the method takes one."""
+    if not hasattr(module, "reference"):
+        return {}
+    if "reference" not in known:
+        logger.warning("reference() of %s is not used: %s takes none", module.__file__, method)
+        return {}
+    return {"reference": call(module, "reference")}
 
 
 def own_method(module: ModuleType) -> Method:

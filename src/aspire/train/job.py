@@ -26,6 +26,7 @@ from aspire.train import memory
 from aspire.train.options import (
     SEEDS,
     absences_of,
+    check_judged,
     check_method,
     check_uncertainty,
     delays_of,
@@ -178,6 +179,7 @@ def prepare(
         buffers=buffers,
         precision=precision,
         judged=method.judged,
+        judged_on=method.judged_on,
         execution=execution if method.any_execution or execution != "auto" else None,
     )
     if problem.flat.buffers and not method.buffers:
@@ -188,7 +190,10 @@ def prepare(
             "model.eval()"
         )
     check_select(select, problem)
+    check_judged(method, problem)
     n = len(problem.names)
+    if method.budgeted is not None:
+        method = method.budgeted(n, iterations, gradients)
     uncertainty = (uncertainty or CDNorm(radius=1.0 / n, budget=float(n))).for_sites(n)
     delays, absences = delays_of(delays, n, seed), absences_of(absences, n)
     settings = {

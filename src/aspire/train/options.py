@@ -11,6 +11,7 @@ import torch
 
 from aspire.arguments import flag, function, near, real_number, shown, whole_number
 from aspire.failures import calling
+from aspire.problem import Problem
 from aspire.runtimes.delays import Absence, Delays, LogNormal, many
 from aspire.sets import UncertaintySet
 from aspire.types import Method
@@ -68,6 +69,16 @@ def check_method(method: Any) -> None:
         raise ValueError(
             f"method={shown(method)}: expected a method of aspire.methods, such as {such}, or None"
         )
+
+
+def check_judged(method: Method, problem: Problem) -> None:
+    """Every site whose data is here must have the part on which its loss is reported."""
+    for name, site in zip(problem.names, problem.sites, strict=True):
+        if method.judged_on == "val" and site is not None and site.val is None:
+            raise ValueError(
+                f"reference='own-best' compares losses on val parts: expected one at every site, "
+                f"and site {shown(name)} has none"
+            )
 
 
 def delays_of(delays: Delays | None, sites: int, seed: int) -> Delays:

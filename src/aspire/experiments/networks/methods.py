@@ -1,4 +1,4 @@
-"""The three methods of the experiment."""
+"""The methods of the experiment."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from aspire.methods.direct import direct
 from aspire.types import Method
 
 DIRECT, CONSENSUS, REFERENCE = "direct", "consensus", "reference"
-NAMES = (DIRECT, CONSENSUS, REFERENCE)
+OWN, WITHOUT = "direct-own", "direct-without"  # of the setting `noisy`
+NAMES = (DIRECT, CONSENSUS, REFERENCE, OWN, WITHOUT)
 
 
 class Adam:
@@ -40,4 +41,6 @@ def method_of(name: str, sites: int, rate: float | None) -> Method:
         if rate is None:
             raise ValueError("rate=None: expected a learning rate for the reference")
         return reference(sites, rate)
+    if name == OWN:
+        return direct(learning_rate=rate, reference="own-best")
     return direct(learning_rate=rate)

@@ -6,6 +6,8 @@ half     the direct form at half of the budget: its own step, and fixed learning
 long     the direct form for as long as the reference takes, on its clock
 listed   the direct form under delays spread 1 to 5 over the sites as listed, until it has the
          worst training loss with which the reference ends; reversed: the same the other way round
+noisy    one of the sites has random labels: the direct form with and without a reference, and
+         without that site
 """
 
 from __future__ import annotations
@@ -15,7 +17,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from aspire.experiments.networks.cases import CASES, IMAGES, MANY, NINE, PAPER
-from aspire.experiments.networks.methods import CONSENSUS, DIRECT, REFERENCE
+from aspire.experiments.networks.methods import CONSENSUS, DIRECT, OWN, REFERENCE, WITHOUT
+from aspire.experiments.networks.noisy import NOISY
 from aspire.experiments.networks.run import LISTED, REVERSED, Cell, diverged, reference_times
 
 SEEDS = (0, 1, 2, 3, 4)
@@ -69,6 +72,7 @@ class Plan:
         yield from (c for name in TIMED for seed in self.seeds for c in self.timed(name, seed))
         yield from (c for name in NINE for seed in self.seeds for c in self.consensus(name, seed))
         yield from (c for seed in later for name in NINE for c in self.half(name, seed))
+        yield from (c for seed in self.seeds for c in self.noisy(seed))
 
     def cell(self, network: str, method: str, setting: str, seed: int, **more: Any) -> Cell:
         share = 2 if setting == "half" else 1
@@ -105,6 +109,9 @@ class Plan:
         found = self.found(name, REFERENCE, "end", seed)
         if found is not None:
             yield self.cell(name, DIRECT, "long", seed, horizon=found["virtual_seconds"])
+
+    def noisy(self, seed: int) -> Iterator[Cell]:
+        yield from (self.cell("cnn", method, NOISY, seed) for method in (DIRECT, OWN, WITHOUT))
 
     def timed(self, name: str, seed: int) -> Iterator[Cell]:
         found = self.found(name, REFERENCE, "end", seed)

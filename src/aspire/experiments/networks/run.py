@@ -13,9 +13,11 @@ import numpy as np
 import torch
 
 from aspire.experiments.cells import one_thread
-from aspire.experiments.networks import methods
+from aspire.experiments.networks import methods, noisy
 from aspire.experiments.networks.cases import CASES
 from aspire.experiments.networks.data import Sites
+from aspire.experiments.networks.methods import WITHOUT
+from aspire.experiments.networks.noisy import NOISY
 from aspire.runtimes import rundir, simulator
 from aspire.runtimes.delays import LogNormal
 from aspire.runtimes.errors import Stopped
@@ -74,6 +76,8 @@ def run(cell: Cell, device: str) -> dict[str, Any]:
         watch = Watch(cell, job_of(cell, device))
         watch.carry_out()
     figures = watch.figures()
+    if cell.setting == NOISY:
+        figures |= noisy.figures(watch.history, watch.job.problem.names)
     figures["wall_seconds"] = round(time.perf_counter() - began, 2)
     figures["cpu_seconds"] = round(time.process_time() - used, 2)
     if cell.setting in ENDS_ONLY:
@@ -88,6 +92,8 @@ def device_name(device: str) -> str:
 def job_of(cell: Cell, device: str) -> Job:
     case = CASES[cell.network]
     sites = sites_of(cell.network, cell.seed, cell.small)
+    if cell.setting == NOISY:
+        sites = noisy.sites_of(sites, cell.seed, without=cell.method == WITHOUT)
     return prepare(
         case.module(cell.seed, cell.small),
         sites,
@@ -140,7 +146,14 @@ class Watch:
 
     def __post_init__(self) -> None:
         points = POINTS if self.cell.target is None else 2 * POINTS
-        self.due = [self.end * k / points for k in range(1, points)]
+        between = self.end - self.first
+        self.due = [self.first + between * k / points for k in range(1, points)]
+
+    @property
+    def first(self) -> float:
+        """Gradients of sites that train alone, before the common training begins."""
+        alone = self.job.settings.get("own_gradients") or 0
+        return float(alone * len(self.job.problem.names))
 
     @property
     def end(self) -> float:
