@@ -236,7 +236,8 @@ def direct(
     learning_rate  of AdamW, for all tensors; None: relative to the size of each tensor
     weight_decay   of AdamW (decoupled): it is outside the losses that the adversary sees
     optimizer      function(groups) -> torch optimiser, one group per tensor; None: AdamW
-    schedule       function(optimizer) -> torch scheduler, stepped with every master step
+    schedule       function(optimizer) -> torch scheduler, stepped with every master step; None: with
+                   the relative steps 1/sqrt(1 + t/2000), else none
     clip           a report longer than clip times the (liars + 1)-th largest of the sites' last
                    norms is scaled down to that; None: off
     liars          sites whose norms may be false
@@ -256,6 +257,8 @@ def direct(
         real_number("clip", clip, "a positive number or None", above=0.0)
     if optimizer is not None and (learning_rate is not None or decay):
         raise ValueError("optimizer is given: expected learning_rate and weight_decay in it")
+    if schedule is None and optimizer is None and learning_rate is None:
+        schedule = optimisers.Settling
     default = optimisers.Default(learning_rate, decay, floored=clip is not None)
     known = references.checked(reference)
     rules = Rules(
