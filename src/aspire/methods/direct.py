@@ -236,8 +236,8 @@ def direct(
     learning_rate  of AdamW, for all tensors; None: relative to the size of each tensor
     weight_decay   of AdamW (decoupled): it is outside the losses that the adversary sees
     optimizer      function(groups) -> torch optimiser, one group per tensor; None: AdamW
-    schedule       function(optimizer) -> torch scheduler, stepped with every master step; None: with
-                   the relative steps 1/sqrt(1 + t/2000), else none
+    schedule       function(optimizer) -> torch scheduler, stepped with every master step; None:
+                   1/sqrt(1 + t/2000) with the relative steps, else none
     clip           a report longer than clip times the (liars + 1)-th largest of the sites' last
                    norms is scaled down to that; None: off
     liars          sites whose norms may be false
