@@ -28,7 +28,7 @@ Schedule = Callable[[Optimizer], Any]
 RELATIVE = 0.2  # over the number of matrices: a tensor's first steps, in units of its own size
 BETAS = (0.5, 0.999)  # old gradients are momentum already
 SMALL = 1e-3  # rms of a tensor that starts at zero, such as an adapter's second matrix
-FLOOR = 1.0  # of the second moment, in units of its tensor's mean root
+FLOOR = 0.3  # of the second moment, in units of its tensor's mean root
 
 
 @dataclass(eq=False)

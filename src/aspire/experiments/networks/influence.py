@@ -9,7 +9,7 @@ import numpy as np
 
 from aspire.experiments.networks import liars
 from aspire.experiments.networks.figures import NOTHING, Cells, Row, common, text, written
-from aspire.experiments.networks.liars import CLIPPED, EVEN, FOR_ONE, HONEST, LOW, UNCLIPPED
+from aspire.experiments.networks.liars import CLIPPED, EVEN, FOR_ONE, HONEST, LONG, LOW, UNCLIPPED
 from aspire.experiments.networks.plan import Record
 
 SAID = {
@@ -20,13 +20,18 @@ SAID = {
     "ipm": "IPM",
     "mimic": "Mimic",
 }
-BOUNDS = {UNCLIPPED: "none", CLIPPED: "clip=1, liars=2", FOR_ONE: "clip=1, liars=1"}
+BOUNDS = {
+    UNCLIPPED: "none",
+    CLIPPED: "clip=1, liars=2",
+    FOR_ONE: "clip=1, liars=1",
+    LONG: f"clip=1, liars=2, {liars.LONGER} times the gradients",
+}
 
 
 def influence(cells: Cells) -> str:
     """Every attack in a row; differences are paired by seed."""
     rows = [found_row(cells, UNCLIPPED, HONEST)]
-    for method in (CLIPPED, FOR_ONE):
+    for method in (CLIPPED, LONG, FOR_ONE):
         rows += [found_row(cells, method, attack) for attack in SAID]
     head = ["two of ten sites report", "bound", "liars weigh at most .2/N", "less clean"]
     head += ["even prior", "less clean", "seeds"]

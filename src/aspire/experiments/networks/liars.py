@@ -38,8 +38,9 @@ STEEPER = 100.0  # times its norm at the start, which is one of those that set t
 FAR = 1e3  # every entry of the far vector, up to its sign
 
 CLIP = 1.0  # as a federation has it
-CLIPPED, FOR_ONE, UNCLIPPED = "clipped", "clipped-for-one", "unclipped"
-METHODS = (CLIPPED, FOR_ONE, UNCLIPPED)
+CLIPPED, FOR_ONE, LONG, UNCLIPPED = "clipped", "clipped-for-one", "clipped-long", "unclipped"
+METHODS = (CLIPPED, FOR_ONE, LONG, UNCLIPPED)
+LONGER = 5  # times the gradients of the small size: a lie adds up
 LOW, EVEN = "low", "even"  # what the liars may weigh
 HONEST = "honest"
 LIBRARY = ("alie", "ipm", "mimic")
@@ -187,11 +188,13 @@ def method_of(name: str, setting: str, sites: int) -> Method:
     return lying(made, Liars(attack_of(attack), LIARS, sites - len(LIARS)))
 
 
-def settings() -> list[tuple[str, str]]:
+def settings(small: bool) -> list[tuple[str, str]]:
     """Methods and settings, what is compared with first."""
+    said = (HONEST, *ATTACKS)
     found = [(UNCLIPPED, f"{prior}-{HONEST}") for prior in (LOW, EVEN)]
-    found += [(CLIPPED, f"{prior}-{a}") for prior in (LOW, EVEN) for a in (HONEST, *ATTACKS)]
-    return found + [(FOR_ONE, f"{LOW}-{a}") for a in (HONEST, *ATTACKS)]
+    found += [(CLIPPED, f"{prior}-{attack}") for prior in (LOW, EVEN) for attack in said]
+    found += [(FOR_ONE, f"{LOW}-{attack}") for attack in said]
+    return found + [(LONG, f"{LOW}-{attack}") for attack in said if small]
 
 
 def figures(master: Any, accuracies: Sequence[float]) -> dict[str, Any]:

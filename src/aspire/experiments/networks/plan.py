@@ -12,7 +12,7 @@ listed   the direct form under delays spread 1 to 5 over the sites as listed, un
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from aspire.experiments.networks import liars
@@ -120,9 +120,11 @@ class Plan:
             yield self.cell(name, DIRECT, order, seed, **more)
 
     def lies(self) -> Iterator[Cell]:
-        for method, setting in liars.settings():
+        for method, setting in liars.settings(self.small):
+            longer = liars.LONGER if method == liars.LONG else 1
             for seed in self.seeds:
-                yield self.cell(liars.NETWORK, method, setting, seed)
+                cell = self.cell(liars.NETWORK, method, setting, seed)
+                yield replace(cell, gradients=longer * cell.gradients)
 
     # ------------------------------------------------------------ what the records say
 
