@@ -183,8 +183,8 @@ def test_the_table_has_paired_differences_to_the_clean_run():
     cells = Cells("small", {key_of(record): record for record in [*records, broken]})
     lines = influence.influence(cells).splitlines()
     assert lines[-3:] == [
-        "| the truth | none | 72 | +1.0 ± 0.0 | - | - | 2 |",
-        "| the truth | clip=1, liars=2 | 71 | - | 60 | - | 2 |",
-        "| a fixed far vector | clip=1, liars=2 | 69 | -2.0 ± 1.0 | 0 | -60.0 | 2 |",
+        "| the truth | none | 72.0 | +1.0 ± 0.0 | - | - | 2 |",
+        "| the truth | clip=1, liars=2 | 71.0 | - | 60.0 | - | 2 |",
+        "| a fixed far vector | clip=1, liars=2 | 69.0 | -2.0 ± 1.0 | 0.0 | -60.0 | 2 |",
     ]
     assert influence.influence(Cells("small", {})) == ""

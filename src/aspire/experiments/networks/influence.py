@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from aspire.experiments.networks import liars
-from aspire.experiments.networks.figures import NOTHING, Cells, Row, common, text, written
+from aspire.experiments.networks.figures import NOTHING, Cells, Row, common, written
 from aspire.experiments.networks.liars import CLIPPED, EVEN, FOR_ONE, HONEST, LONG, LOW, UNCLIPPED
 from aspire.experiments.networks.plan import Record
 
@@ -65,7 +65,7 @@ def accuracy(record: Record) -> float:
 def accuracy_text(records: Mapping[int, Record]) -> str:
     if not records:
         return NOTHING
-    return text(float(np.mean([accuracy(record) for record in records.values()])))
+    return f"{np.mean([accuracy(record) for record in records.values()]):.1f}"
 
 
 def difference(found: Mapping[int, Record], clean: Mapping[int, Record]) -> str:
