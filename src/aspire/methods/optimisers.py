@@ -29,7 +29,7 @@ RELATIVE = 0.4  # over the number of matrices: a tensor's first steps, in units 
 SETTLE = 2000.0  # master steps after which the default's rate is 0.71 of its first
 BETAS = (0.5, 0.999)  # old gradients are momentum already
 SMALL = 1e-3  # rms of a tensor that starts at zero, such as an adapter's second matrix
-FLOOR = 1.0  # of the second moment, in units of its tensor's mean root
+FLOOR = 0.3  # of the second moment, in units of its tensor's mean root
 
 
 @dataclass(eq=False)

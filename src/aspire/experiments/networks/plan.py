@@ -3,6 +3,7 @@
 end      every method at the full budget
 search   the reference at several learning rates, on a seed that no table shows
 half     the direct form at half of the budget: its own step, and fixed learning rates
+low-far  and the like: the direct form with a clip while two of ten sites lie, see `liars`
 long     the direct form for as long as the reference takes, on its clock
 listed   the direct form under delays spread 1 to 5 over the sites as listed, until it has the
          worst training loss with which the reference ends; reversed: the same the other way round
@@ -13,9 +14,10 @@ noisy    one of the sites has random labels: the direct form with and without a 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from aspire.experiments.networks import liars
 from aspire.experiments.networks.cases import CASES, IMAGES, MANY, NINE, PAPER
 from aspire.experiments.networks.methods import CONSENSUS, DIRECT, OWN, REFERENCE, WITHOUT
 from aspire.experiments.networks.noisy import NOISY
@@ -68,6 +70,7 @@ class Plan:
         yield from self.compared(MANY, *self.seeds)
         yield from (c for name in MANY for seed in self.seeds for c in self.long(name, seed))
         yield from (c for name in NINE for c in self.half(name, self.seeds[0]))
+        yield from self.lies()
         yield from self.compared(PAPER, *self.seeds)
         yield from (c for name in TIMED for seed in self.seeds for c in self.timed(name, seed))
         yield from (c for name in NINE for seed in self.seeds for c in self.consensus(name, seed))
@@ -122,6 +125,13 @@ class Plan:
             horizon = float(f"{LATEST * clock[-1]:.8g}")
             more = {"delays": order, "horizon": horizon, "target": found["worst_loss"]}
             yield self.cell(name, DIRECT, order, seed, **more)
+
+    def lies(self) -> Iterator[Cell]:
+        for method, setting in liars.settings(self.small):
+            longer = liars.LONGER if method == liars.LONG else 1
+            for seed in self.seeds:
+                cell = self.cell(liars.NETWORK, method, setting, seed)
+                yield replace(cell, gradients=longer * cell.gradients)
 
     # ------------------------------------------------------------ what the records say
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from aspire.experiments import results
-from aspire.experiments.networks import store
+from aspire.experiments.networks import liars, store
 from aspire.experiments.networks.cases import CASES
 from aspire.experiments.networks.plan import SEEDS, Key, Plan, Record, key_of
 from aspire.experiments.networks.run import Cell, run
@@ -79,8 +79,9 @@ class Work:
     def can_be_run(self, cell: Cell) -> bool:
         dataset = CASES[cell.network].dataset
         reason = store.missing(dataset) if dataset else None
+        reason = reason or liars.missing(cell.setting)
         if reason is not None:
-            self.left_out[cell.network] = reason
+            self.left_out[cell.name] = reason
         return reason is None
 
     def in_time(self, cell: Cell) -> bool:

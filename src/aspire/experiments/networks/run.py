@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from aspire.experiments.cells import one_thread
-from aspire.experiments.networks import methods, noisy
+from aspire.experiments.networks import liars, methods, noisy
 from aspire.experiments.networks.cases import CASES
 from aspire.experiments.networks.data import Sites
 from aspire.experiments.networks.methods import WITHOUT
@@ -22,6 +22,7 @@ from aspire.runtimes import rundir, simulator
 from aspire.runtimes.delays import LogNormal
 from aspire.runtimes.errors import Stopped
 from aspire.train import Job, evaluate, prepare
+from aspire.types import Method
 
 EVEN, LISTED, REVERSED = "even", "listed", "reversed"  # who is slow
 SPREAD = (1.0, 5.0)  # factors of the delays of the first and the last site
@@ -80,7 +81,7 @@ def run(cell: Cell, device: str) -> dict[str, Any]:
         figures |= noisy.figures(watch.history, watch.job.problem.names)
     figures["wall_seconds"] = round(time.perf_counter() - began, 2)
     figures["cpu_seconds"] = round(time.process_time() - used, 2)
-    if cell.setting in ENDS_ONLY:
+    if cell.setting in ENDS_ONLY or cell.method in liars.METHODS:
         del figures["history"]
     return cell.plain() | figures | {"device": device_name(device), "torch": torch.__version__}
 
@@ -97,7 +98,7 @@ def job_of(cell: Cell, device: str) -> Job:
     return prepare(
         case.module(cell.seed, cell.small),
         sites,
-        method=methods.method_of(cell.method, len(sites), cell.rate),
+        method=method_of(cell, len(sites)),
         gradients=cell.gradients,
         batch_size=case.batch[cell.small],
         delays=delays_of(cell.delays, len(sites)),
@@ -105,6 +106,12 @@ def job_of(cell: Cell, device: str) -> Job:
         seed=cell.seed,
         evaluate_every=0,
     )
+
+
+def method_of(cell: Cell, sites: int) -> Method:
+    if cell.method in liars.METHODS:
+        return liars.method_of(cell.method, cell.setting, sites)
+    return methods.method_of(cell.method, sites, cell.rate)
 
 
 @lru_cache(maxsize=2)
@@ -210,6 +217,8 @@ class Watch:
         else:
             found |= {name: short(last[name], 6) for name in CURVES[3:]}
             found |= {"losses": [short(x, 4) for x in last["losses"]][:20]}
+            if self.cell.method in liars.METHODS:
+                found |= liars.figures(self.simulation.master, last["accuracies"])
         curves = {name: [short(line[name], DIGITS) for line in self.history] for name in CURVES}
         curves["t"] = [line["t"] for line in self.history]
         curves["gradients"] = [line["gradients"] for line in self.history]

@@ -22,6 +22,7 @@ from aspire.experiments.networks.figures import (
     text,
     written,
 )
+from aspire.experiments.networks.influence import influence
 from aspire.experiments.networks.methods import CONSENSUS, DIRECT, REFERENCE
 from aspire.experiments.networks.noisy_table import noisy_site
 from aspire.experiments.networks.plan import FIXED_RATES, TIMED, Record, key_of
@@ -63,7 +64,7 @@ def put_into(page: Path, directory: Path) -> None:
 
 def tables_of(cells: Cells) -> list[str]:
     every = [compared(cells), stepped(cells), timed(cells), many_sites(cells)]
-    return [*every, noisy_site(cells), broken(cells)]
+    return [*every, noisy_site(cells), influence(cells), broken(cells)]
 
 
 # ---------------------------------------------------------------- the tables
