@@ -12,7 +12,8 @@ from aspire.types import Method
 
 DIRECT, CONSENSUS, REFERENCE = "direct", "consensus", "reference"
 OWN, WITHOUT = "direct-own", "direct-without"  # of the setting `noisy`
-NAMES = (DIRECT, CONSENSUS, REFERENCE, OWN, WITHOUT)
+SITE_BUFFERS = "direct-site"  # statistics of batch norm stay at the sites
+NAMES = (DIRECT, CONSENSUS, REFERENCE, OWN, WITHOUT, SITE_BUFFERS)
 
 
 class Adam:

@@ -19,7 +19,14 @@ from typing import Any
 
 from aspire.experiments.networks import liars
 from aspire.experiments.networks.cases import CASES, IMAGES, MANY, NINE, PAPER
-from aspire.experiments.networks.methods import CONSENSUS, DIRECT, OWN, REFERENCE, WITHOUT
+from aspire.experiments.networks.methods import (
+    CONSENSUS,
+    DIRECT,
+    OWN,
+    REFERENCE,
+    SITE_BUFFERS,
+    WITHOUT,
+)
 from aspire.experiments.networks.noisy import NOISY
 from aspire.experiments.networks.run import LISTED, REVERSED, Cell, diverged, reference_times
 
@@ -89,6 +96,8 @@ class Plan:
         names = list(names)
         for seed in seeds:
             yield from (self.cell(name, DIRECT, "end", seed) for name in names)
+            moving = [name for name in names if CASES[name].normalised]
+            yield from (self.cell(name, SITE_BUFFERS, "end", seed) for name in moving)
             for name in names:
                 yield from self.search(name)
                 rate = self.reference_rate(name)

@@ -16,7 +16,7 @@ from aspire.experiments.cells import one_thread
 from aspire.experiments.networks import liars, methods, noisy
 from aspire.experiments.networks.cases import CASES
 from aspire.experiments.networks.data import Sites
-from aspire.experiments.networks.methods import WITHOUT
+from aspire.experiments.networks.methods import SITE_BUFFERS, WITHOUT
 from aspire.experiments.networks.noisy import NOISY
 from aspire.runtimes import rundir, simulator
 from aspire.runtimes.delays import LogNormal
@@ -102,6 +102,7 @@ def job_of(cell: Cell, device: str) -> Job:
         gradients=cell.gradients,
         batch_size=case.batch[cell.small],
         delays=delays_of(cell.delays, len(sites)),
+        buffers="site" if cell.method == SITE_BUFFERS else "average",
         device=device,
         seed=cell.seed,
         evaluate_every=0,

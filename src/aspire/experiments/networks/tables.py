@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from aspire.experiments import results
+from aspire.experiments.networks.buffers_table import normalisation
 from aspire.experiments.networks.cases import CASES, MANY, NINE
 from aspire.experiments.networks.figures import (
     NOTHING,
@@ -64,7 +65,7 @@ def put_into(page: Path, directory: Path) -> None:
 
 def tables_of(cells: Cells) -> list[str]:
     every = [compared(cells), stepped(cells), timed(cells), many_sites(cells)]
-    return [*every, noisy_site(cells), influence(cells), broken(cells)]
+    return [*every, normalisation(cells), noisy_site(cells), influence(cells), broken(cells)]
 
 
 # ---------------------------------------------------------------- the tables
