@@ -2,7 +2,7 @@
 
     types <- protocol, problem, batches, sets, core <- methods <- runtimes <- train <- experiments
         <- cli
-    activations <- native <- stacks_cpu <- stacks_native <- stacks <- objective <- sites <- problem
+    activations <- native <- stacks_native <- stacks <- objective <- sites <- problem
     changing <- objective
     objective <- execution <- problem
     arguments, failures <- conversion <- samples <- values <- trial <- problem
@@ -32,9 +32,8 @@ MAY_IMPORT["batches"] = {"types"}
 MAY_IMPORT["activations"] = set()
 MAY_IMPORT["native"] = {"activations"}
 MAY_IMPORT["letters"] = set()
-MAY_IMPORT["stacks_cpu"] = {"types", "activations", "native"}
-MAY_IMPORT["stacks_native"] = {"types", "native", "stacks_cpu"}
-MAY_IMPORT["stacks"] = {"types", "batches", "activations", "stacks_cpu", "stacks_native"}
+MAY_IMPORT["stacks_native"] = {"types", "native"}
+MAY_IMPORT["stacks"] = {"types", "batches", "activations", "stacks_native"}
 MAY_IMPORT["conversion"] = {"arguments"}
 MAY_IMPORT["samples"] = {"arguments", "failures", "conversion"}
 MAY_IMPORT["changing"] = {"types"}
@@ -69,7 +68,6 @@ PURE = {
     "protocol",
     "batches",
     "stacks",
-    "stacks_cpu",
     "stacks_native",
     "objective",
     "sites",

@@ -181,10 +181,10 @@ class Site:
         return self._mean_loss(w, self.train, None)
 
     def _judge(self, w: Tensor, part: Samples) -> Stack | None:
-        """Who can take the mean loss over all these samples by hand."""
+        """Who can take the mean loss over all these samples compiled."""
         stack, pair = self.objective.stack, part.pair
-        by_hand = stack is not None and stack.judges(w) and self.plain
-        return stack if by_hand and pair and self.objective.by_hand(w, *pair) else None
+        compiled = stack is not None and stack.compiled(w) and self.plain
+        return stack if compiled and pair and self.objective.by_hand(w, *pair) else None
 
     @torch.no_grad()
     def _mean_loss(

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from aspire import native
-from aspire.stacks_cpu import Layers, places
 
+Layers = Sequence[Any]  # of `stacks.Layer`
 Asked = Sequence[tuple[int, int, int, int]]  # worker, batch, samples of the worker, the first
 
 
@@ -31,7 +32,7 @@ class Caller:
 
     def __init__(self, layers: Layers, dtype: torch.dtype, drop: float = 0.0) -> None:
         self.functions = native.library(dtype)
-        row = places(layers)[-1][1].stop
+        row = sum(layer.outputs * (layer.inputs + layer.bias) for layer in layers)
         self.problem = native.Problem(len(layers), 1, row, *native.shapes(layers))
         self.problem.drop_first = drop
         self.random = bool(drop) or any(layer.drop for layer in layers)
@@ -78,3 +79,20 @@ class Caller:
         right = ctypes.addressof(self.right) if count else None
         loss = self.functions.judged(self.place, self.room, w.data_ptr(), len(targets), right)
         return loss, self.right.value
+
+
+class Free(dict[Any, list[Any]]):
+    """Memory that nobody uses, by its kind; a copy of it, here or elsewhere, is empty."""
+
+    def take(self, kind: Any) -> Any:
+        """None where there is none. Several threads may ask at once."""
+        try:
+            return self.setdefault(kind, []).pop()
+        except IndexError:
+            return None
+
+    def give(self, kind: Any, memory: Any) -> None:
+        self.setdefault(kind, []).append(memory)
+
+    def __reduce__(self) -> tuple[type[Free], tuple[()]]:
+        return Free, ()
