@@ -10,8 +10,7 @@
 
 A module imports from layers to its left, and from its own. Clocks, files, sockets, logging and
 outside randomness start at runtimes and data; printing belongs to the command line alone.
-`native` and `letters` are no layers of the algorithm: one compiles C for this machine, for whoever
-has some, the other hands out memory that messages can be made of.
+`native` is no layer of the algorithm: it compiles C for this machine, for whoever has some.
 """
 
 import ast
@@ -31,7 +30,6 @@ MAY_IMPORT["protocol"] = {"types"}
 MAY_IMPORT["batches"] = {"types"}
 MAY_IMPORT["activations"] = set()
 MAY_IMPORT["native"] = {"activations"}
-MAY_IMPORT["letters"] = set()
 MAY_IMPORT["stacks_native"] = {"types", "native"}
 MAY_IMPORT["stacks"] = {"types", "batches", "activations", "stacks_native"}
 MAY_IMPORT["conversion"] = {"arguments"}
@@ -49,7 +47,7 @@ MAY_IMPORT["sets"] = {"types"}
 MAY_IMPORT["core"] = {"types", "sets", "arguments"}
 MAY_IMPORT["methods"] = MAY_IMPORT["core"] | {"core", "batches", "sites", "problem"}
 MAY_IMPORT["methods"] |= {"failures", "samples", "conversion"}
-MAY_IMPORT["methods"] |= {"native", "letters", "protocol"}
+MAY_IMPORT["methods"] |= {"native", "protocol"}
 MAY_IMPORT["runtimes"] = MAY_IMPORT["methods"] | {"methods"}
 MAY_IMPORT["data"] = {"types"}  # beside runtimes
 MAY_IMPORT["clusters"] = MAY_IMPORT["runtimes"] | {"runtimes"}  # beside train

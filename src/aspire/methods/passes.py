@@ -17,7 +17,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from aspire import letters
 from aspire.core import equations
 from aspire.core.schedules import Limits, Rates
 from aspire.methods import aspire_vectors as plain
@@ -74,8 +73,7 @@ def move(step: Step, held: Held | None = None) -> Tensor:
 
 
 def _move(functions: Any, s: Step) -> Tensor:
-    # several rows are taken apart later
-    v = letters.empty_like(s.told) if len(s.told) == 1 else torch.empty_like(s.told)
+    v = torch.empty_like(s.told)
     given = _Step(
         s.told.shape[1], s.told.shape[0], s.workers.ctypes.data,
         s.told.data_ptr(), s.w.data_ptr(), s.phi.data_ptr(), v.data_ptr(),
@@ -120,7 +118,7 @@ def worker_step(
 def _worker(
     functions: Any, w: Tensor, g: Tensor, v: Tensor, told: Mapping[str, float], limit: float
 ) -> Tensor:
-    out = letters.empty_like(w)
+    out = torch.empty_like(w)
     rows = (x.data_ptr() for x in (w, g, v, out))
     functions.worker(w.shape[1], *rows, told["pi"], told["kappa"], told["rate"], limit)
     return out
