@@ -29,7 +29,7 @@ from aspire.activations import KINDS
 logger = logging.getLogger("aspire")
 HERE = Path(__file__).parent
 # the first has the others
-SOURCES = "native.c", "activations.c", "rows.c", "runtimes/steps.c", "runtimes/order.c"
+SOURCES = "native.c", "activations.c", "rows.c", "runtimes/steps.c"
 FLAGS = ("-O3", "-std=gnu11", "-shared", "-fPIC")
 NATIVE = ("-march=native",), ("-mcpu=native",), ()  # the first that the compiler takes
 PRECISIONS = {torch.float32: ("-DREAL=float", "-DSINGLE"), torch.float64: ("-DREAL=double",)}
@@ -100,17 +100,6 @@ class Run(ctypes.Structure):
     )  # fmt: skip
 
 
-class Order(ctypes.Structure):
-    """As in order.c."""
-
-    _fields_ = (
-        ("n", _number), ("quorum", _number), ("ahead", _number), ("due", _array),
-        ("number", _array), ("task", _array), ("next_id", _number), ("known", _array),
-        ("first", _array), ("workers", _array), ("numbers", _array), ("arrived", _array),
-        ("times", _array), ("tasks", _array), ("answered", _array), ("places", _array),
-    )  # fmt: skip
-
-
 def at(x: Any) -> int:
     """Where an array lies: C order, as all of them are here."""
     if not x.flags.c_contiguous:
@@ -145,7 +134,6 @@ def library(dtype: torch.dtype) -> Any:
         return None
     found.advance.argtypes = (_array, *[_number] * 4)
     found.finish.argtypes = (_array,)
-    found.lay_out.argtypes, found.lay_out.restype = (_array, _number, _number), _number
     found.room_bytes.argtypes, found.room_bytes.restype = (_array,), _number
     found.gradients.argtypes = (_array, _array, _number, *[_array] * 4)
     found.judged.argtypes = (_array, _array, _array, _number, _array)

@@ -85,11 +85,9 @@ def test_many_uniform_numbers_are_the_single_ones():
 
 @pytest.mark.parametrize("delays", DELAYS)
 @pytest.mark.parametrize("quorum", [1, 3, 7])
-@pytest.mark.parametrize("by", ["arrays", "heap", "order.c"])
+@pytest.mark.parametrize("by", ["arrays", "heap"])
 def test_the_order_is_that_of_a_heap(delays, quorum, by, monkeypatch):
     monkeypatch.setattr(order, "FEW", 0 if by == "arrays" else 32)
-    if by == "heap":
-        monkeypatch.setattr(native, "library", lambda dtype: None)
     n, none = 7, np.zeros(7, dtype=np.int64)
     first = many(delays, 3, np.arange(n), none)
     found = Order(delays, 3, quorum, first.copy(), none.copy(), np.arange(n), 0.0, n)

@@ -4,7 +4,6 @@
    by helpers, whoever comes first. A row does not depend on other rows, so nothing depends on who
    did it. */
 
-#include "order.c"
 #include "../rows.c"
 
 #include <float.h>
