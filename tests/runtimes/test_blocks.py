@@ -207,9 +207,13 @@ def test_whole_looks_find_the_tasks_in_flight():
         kept.append(sorted(simulation.heap))
 
     blocks.run(
-        begin(made), lambda s: s.master.t >= 50, last=50, every=25, on_step=look,
+        begin(made),
+        lambda s: s.master.t >= 50,
+        last=50,
+        every=25,
+        on_step=look,
         whole=lambda: True,
-    )  # fmt: skip
+    )
     assert kept[0] == sorted(by_events(made, 25).heap)
 
 
@@ -231,9 +235,12 @@ def test_who_looks_for_the_whole_state_changes_no_byte(every):
     made, ends = problem(9), []
     for wants in (True, False):
         simulation = blocks.run(
-            begin(made, quorum=2), lambda s: s.master.t >= 80, last=80, every=every,
+            begin(made, quorum=2),
+            lambda s: s.master.t >= 80,
+            last=80,
+            every=every,
             whole=lambda wants=wants: wants,
-        )  # fmt: skip
+        )
         ends.append((simulation.log.place(), log.digest(simulation.master)))
     assert ends[0] == ends[1]
 
@@ -246,8 +253,12 @@ LIES = {
     "scaled": Lie(model=1.5),
     "far": Lie(model=0.0, plus=torch.full((122,), 0.7, dtype=torch.float64)),
 }
-BOUNDS = [{}, {"pull_bound": 2.0}, {"coordinate_bound": 1.0},
-          {"pull_bound": 3.0, "coordinate_bound": 0.5}]  # fmt: skip
+BOUNDS = [
+    {},
+    {"pull_bound": 2.0},
+    {"coordinate_bound": 1.0},
+    {"pull_bound": 3.0, "coordinate_bound": 0.5},
+]
 
 
 @needs_a_compiler
@@ -322,8 +333,10 @@ def test_what_blocks_leave_to_the_simulator():
     made = problem(4)
     assert blocks.fits(begin(made)) == blocks_native.can_compile(made)
     for method in (
-        {"staleness": 5}, {"local_steps": 2}, {"preset": Paper()},
-    ):  # fmt: skip
+        {"staleness": 5},
+        {"local_steps": 2},
+        {"preset": Paper()},
+    ):
         assert not blocks.fits(begin(made, **method))
     full = begin(made)
     full.log = log.EventLog("full")

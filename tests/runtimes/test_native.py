@@ -30,8 +30,7 @@ SHAPES = [
 
 def problem(widths, bias, relu, batch, dtype, decay=0.01):
     torch.manual_seed(0)
-    parts = [m for a, b in pairwise(widths)
-             for m in (nn.Linear(a, b, bias=bias), nn.ReLU())]  # fmt: skip
+    parts = [m for a, b in pairwise(widths) for m in (nn.Linear(a, b, bias=bias), nn.ReLU())]
     model = nn.Sequential(*(parts if relu else parts[:-1])).to(dtype)
     data = [
         (torch.randn(50 + 40 * j, widths[0], dtype=dtype), torch.arange(50 + 40 * j) % widths[-1])

@@ -123,9 +123,12 @@ class Order:
         turns = times.argsort()
         if len(early) > S or (np.diff(times[turns]) == 0).any():
             turns = times.argsort(kind="stable")[:S]  # at one instant by worker
-            early, turns = np.sort(early[turns]), early[turns]
-            turns = early.searchsorted(turns)
-        workers, arrived, places = early, early[turns], np.empty(S, dtype=np.int64)
+            arrived = early[turns]
+            early = np.sort(arrived)
+            turns = early.searchsorted(arrived)
+        workers = early
+        arrived = early[turns]
+        places = np.empty(S, dtype=np.int64)
         places[turns] = np.arange(S)
         seen = arrived, self.due[arrived], self.task[arrived], self.number[arrived], places
         self.time = float(last)
