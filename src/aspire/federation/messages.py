@@ -18,7 +18,8 @@ from torch import Tensor
 
 from aspire.federation.wire_pb2 import Header, ToSite, Vector
 
-MAJOR, MINOR = 3, 0
+MAJOR = 3
+MINOR = 0
 HELLO = "aspire-hello-bin"  # where a call's metadata has the Hello
 METHOD = "/aspire.federation.Federation/Serve"
 CHUNK = 4 * 2**20  # bytes of vectors in one part
@@ -27,7 +28,9 @@ ANNOUNCED = 2**18  # bytes of vectors: of a longer report the header comes first
 OVERHEAD = 64 * 2**10  # bytes of everything else in one part
 DTYPES: dict[str, np.dtype[Any]] = {"float32": np.dtype("<f4"), "float64": np.dtype("<f8")}
 LONG = 2**16  # numbers: longer vectors travel beside the computation
-VECTORS, NUMBERS, NAME = 4, 64, 64  # at most: vectors, numbers, letters of a name, in one message
+VECTORS = 4  # in one message, at most
+NUMBERS = 64  # likewise
+NAME = 64  # letters, at most
 SAID = 300  # letters of the other side's words that we repeat
 
 
@@ -130,7 +133,8 @@ def unframed(raw: bytes) -> tuple[Header | None, memoryview] | None:
     if not raw or raw[0] != 0x12:
         return None
     size, at = _length(raw, 1)
-    header, data = None, view[:0]
+    header = None
+    data = view[:0]
     if at + size != len(raw):
         return None
     if at < len(raw) and raw[at] == 0x0A:
