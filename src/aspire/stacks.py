@@ -154,7 +154,9 @@ class Stack:
 
     def _split(self, w: Tensor) -> list[Tensor]:
         """W_l (R, outputs, inputs) and b_l (R, outputs, 1), layer by layer, as views."""
-        parts, rows, views = iter(w.split(self.sizes, 1)), len(w), []
+        parts = iter(w.split(self.sizes, 1))
+        rows = len(w)
+        views = []
         for layer in self.layers:
             views.append(next(parts).view(rows, layer.outputs, layer.inputs))
             if layer.bias:
@@ -218,9 +220,11 @@ def recognise(
 
 def _layers(modules: Sequence[nn.Module]) -> tuple[float, list[Layer]]:
     """Dropout of the samples, and the layers; none where there is anything else."""
-    drop, layers = 0.0, list[Layer]()
+    drop = 0.0
+    layers = list[Layer]()
     for m in modules:
-        kind, last = activation_of(m), layers[-1] if layers else None
+        kind = activation_of(m)
+        last = layers[-1] if layers else None
         if type(m) is nn.Identity:
             continue
         if type(m) is nn.Linear:

@@ -44,27 +44,43 @@ class Caller:
     def _see(self, w: Tensor, inputs: Tensor, targets: Tensor, decay: float) -> None:
         if w.shape[-1] != self.problem.row:  # C would read and write beside it
             raise ValueError(f"w of {w.shape[-1]} numbers: expected {self.problem.row}")
-        self.problem.samples, self.problem.targets = inputs.data_ptr(), targets.data_ptr()
+        self.problem.samples = inputs.data_ptr()
+        self.problem.targets = targets.data_ptr()
         self.problem.decay = decay
 
     def gradients(
-        self, w: Tensor, inputs: Tensor, targets: Tensor, decay: float, *,
-        batch: int, seed: int = 0, asked: Asked | None = None,
+        self,
+        w: Tensor,
+        inputs: Tensor,
+        targets: Tensor,
+        decay: float,
+        *,
+        batch: int,
+        seed: int = 0,
+        asked: Asked | None = None,
         keys: Sequence[tuple[int, int]] | None = None,
-    ) -> Tensor:  # fmt: skip
+    ) -> Tensor:
         """Of every row, on the batches `asked` for, or on `batch` samples after the other."""
         if self.random and (keys is None or len(keys) != len(w)):
             raise ValueError("keys: expected one for each row, since the model has dropout")
-        w, inputs, targets = w.contiguous(), inputs.contiguous(), targets.contiguous()
+        w = w.contiguous()
+        inputs = inputs.contiguous()
+        targets = targets.contiguous()
         self._see(w, inputs, targets, decay)
-        self.problem.batch, self.problem.seed = batch, seed
-        found, drawn = torch.empty_like(w), None if asked is None else np.array(asked, np.int64)
+        self.problem.batch = batch
+        self.problem.seed = seed
+        found = torch.empty_like(w)
+        drawn = None if asked is None else np.array(asked, np.int64)
         streams = np.array(keys, np.uint32) if self.random else None
         fine = self.functions.gradients(
-            self.place, self.room, len(w),
+            self.place,
+            self.room,
+            len(w),
             None if drawn is None else native.at(drawn),
-            None if streams is None else native.at(streams), w.data_ptr(), found.data_ptr(),
-        )  # fmt: skip
+            None if streams is None else native.at(streams),
+            w.data_ptr(),
+            found.data_ptr(),
+        )
         if not fine:
             raise IndexError("a target is no class of the model")
         return found
@@ -73,7 +89,9 @@ class Caller:
         self, w: Tensor, inputs: Tensor, targets: Tensor, decay: float, *, count: bool
     ) -> tuple[float, int]:
         """As `Stack.judge`."""
-        w, inputs, targets = w.contiguous(), inputs.contiguous(), targets.contiguous()
+        w = w.contiguous()
+        inputs = inputs.contiguous()
+        targets = targets.contiguous()
         self._see(w, inputs, targets, decay)
         self.right.value = 0
         right = ctypes.addressof(self.right) if count else None

@@ -120,18 +120,21 @@ class Own(nn.Sequential):
         return 2 * super().forward(x)
 
 
-@pytest.mark.parametrize("make", [
-    shared,
-    frozen,
-    hooked,
-    lambda: Own(nn.Linear(4, 2)),
-    lambda: nn.Sequential(nn.ReLU(), nn.Linear(4, 2)),
-    lambda: nn.Sequential(nn.Linear(4, 2), nn.Tanh()),
-    lambda: nn.Sequential(nn.Linear(4, 2), nn.Dropout(0.5)),
-    lambda: nn.Sequential(nn.Flatten(0), nn.Linear(4, 2)),
-    lambda: nn.utils.parametrizations.weight_norm(nn.Linear(4, 2)),
-    lambda: nn.Conv1d(1, 1, 1),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "make",
+    [
+        shared,
+        frozen,
+        hooked,
+        lambda: Own(nn.Linear(4, 2)),
+        lambda: nn.Sequential(nn.ReLU(), nn.Linear(4, 2)),
+        lambda: nn.Sequential(nn.Linear(4, 2), nn.Tanh()),
+        lambda: nn.Sequential(nn.Linear(4, 2), nn.Dropout(0.5)),
+        lambda: nn.Sequential(nn.Flatten(0), nn.Linear(4, 2)),
+        lambda: nn.utils.parametrizations.weight_norm(nn.Linear(4, 2)),
+        lambda: nn.Conv1d(1, 1, 1),
+    ],
+)
 def test_anything_else_is_left_to_autograd(make):
     assert Objective(Flat(make()), cross_entropy).stack is None
 
