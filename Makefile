@@ -4,7 +4,11 @@
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+DEMO := $(VENV)/.demo
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
+# The build backend goes in first, pinned, so that the build itself runs without isolation.
+INSTALL = $(PIP) install -c constraints.txt hatchling editables && \
+    $(PIP) install -c constraints.txt --no-build-isolation -e
 SHELL := /bin/sh
 
 # PYTHON=... picks the interpreter; otherwise the first of these that is 3.11 or later.
@@ -22,7 +26,7 @@ help:  ## say what the targets do
 
 install: $(STAMP)  ## make .venv and install the package with everything for development
 
-demo: $(STAMP)  ## train even weights and ASPIRE-EASE on real data: a table and a page in demo/
+demo: $(DEMO)  ## train even weights and ASPIRE-EASE on real data: a table and a page in demo/
 	@$(BIN)/aspire demo --out demo $(ARGS)
 
 # Tests that start servers, sites and clusters have the machine to themselves; the others share it.
@@ -62,9 +66,13 @@ $(BIN)/pip:
 	echo "ASPIRE needs Python 3.11 or later and found none: install it, or name it with make PYTHON=/path/to/python" >&2; \
 	exit 1
 
-# The build backend goes in first, pinned, so that the build itself runs without isolation.
 $(STAMP): pyproject.toml constraints.txt | $(BIN)/pip
 	@echo "installing the pinned versions into $(VENV) (once; torch takes a while)"
-	@$(PIP) install -c constraints.txt hatchling editables
-	@$(PIP) install -c constraints.txt --no-build-isolation -e '.[dev]'
+	@$(INSTALL) '.[dev]'
+	@touch $(DEMO) $@
+
+# Less than $(STAMP), which brings the rest when another target asks for it.
+$(DEMO): pyproject.toml constraints.txt | $(BIN)/pip
+	@echo "installing what the demo needs into $(VENV) (once; torch takes a while)"
+	@$(INSTALL) '.[demo]'
 	@touch $@

@@ -2,7 +2,7 @@
 
     types <- protocol, problem, batches, sets, core <- methods <- runtimes <- train <- experiments
         <- cli
-    activations <- native <- stacks_cpu <- stacks_native <- stacks <- objective <- sites <- problem
+    activations <- native <- stacks_native <- stacks <- objective <- sites <- problem
     changing <- objective
     objective <- execution <- problem
     arguments, failures <- conversion <- samples <- values <- trial <- problem
@@ -10,8 +10,7 @@
 
 A module imports from layers to its left, and from its own. Clocks, files, sockets, logging and
 outside randomness start at runtimes and data; printing belongs to the command line alone.
-`native` and `letters` are no layers of the algorithm: one compiles C for this machine, for whoever
-has some, the other hands out memory that messages can be made of.
+`native` is no layer of the algorithm: it compiles C for this machine, for whoever has some.
 """
 
 import ast
@@ -31,10 +30,8 @@ MAY_IMPORT["protocol"] = {"types"}
 MAY_IMPORT["batches"] = {"types"}
 MAY_IMPORT["activations"] = set()
 MAY_IMPORT["native"] = {"activations"}
-MAY_IMPORT["letters"] = set()
-MAY_IMPORT["stacks_cpu"] = {"types", "activations", "native"}
-MAY_IMPORT["stacks_native"] = {"types", "native", "stacks_cpu"}
-MAY_IMPORT["stacks"] = {"types", "batches", "activations", "stacks_cpu", "stacks_native"}
+MAY_IMPORT["stacks_native"] = {"types", "native"}
+MAY_IMPORT["stacks"] = {"types", "batches", "activations", "stacks_native"}
 MAY_IMPORT["conversion"] = {"arguments"}
 MAY_IMPORT["samples"] = {"arguments", "failures", "conversion"}
 MAY_IMPORT["changing"] = {"types"}
@@ -50,7 +47,7 @@ MAY_IMPORT["sets"] = {"types"}
 MAY_IMPORT["core"] = {"types", "sets", "arguments"}
 MAY_IMPORT["methods"] = MAY_IMPORT["core"] | {"core", "batches", "sites", "problem"}
 MAY_IMPORT["methods"] |= {"failures", "samples", "conversion"}
-MAY_IMPORT["methods"] |= {"native", "letters", "protocol"}
+MAY_IMPORT["methods"] |= {"native", "protocol"}
 MAY_IMPORT["runtimes"] = MAY_IMPORT["methods"] | {"methods"}
 MAY_IMPORT["data"] = {"types"}  # beside runtimes
 MAY_IMPORT["clusters"] = MAY_IMPORT["runtimes"] | {"runtimes"}  # beside train
@@ -69,7 +66,6 @@ PURE = {
     "protocol",
     "batches",
     "stacks",
-    "stacks_cpu",
     "stacks_native",
     "objective",
     "sites",

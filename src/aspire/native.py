@@ -29,31 +29,40 @@ from aspire.activations import KINDS
 logger = logging.getLogger("aspire")
 HERE = Path(__file__).parent
 # the first has the others
-SOURCES = "native.c", "activations.c", "rows.c", "runtimes/steps.c", "runtimes/order.c"
+SOURCES = "native.c", "activations.c", "rows.c", "runtimes/steps.c"
 FLAGS = ("-O3", "-std=gnu11", "-shared", "-fPIC")
 NATIVE = ("-march=native",), ("-mcpu=native",), ()  # the first that the compiler takes
 PRECISIONS = {torch.float32: ("-DREAL=float", "-DSINGLE"), torch.float64: ("-DREAL=double",)}
-MOST_LAYERS, MOST_PLANES = 16, 2048  # as in rows.c and steps.c
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of malloc.h
+MOST_LAYERS = 16  # as in rows.c
+MOST_PLANES = 2048  # as in steps.c
+M_TRIM_THRESHOLD = -1  # of malloc.h
+M_MMAP_THRESHOLD = -3
 SECONDS = 60.0
 
-_number, _array = ctypes.c_int64, ctypes.c_void_p
-_several, _numbers = _number * MOST_LAYERS, ctypes.c_double * MOST_LAYERS
+_number = ctypes.c_int64
+_array = ctypes.c_void_p
+_double = ctypes.c_double
+_several = _number * MOST_LAYERS
+_numbers = _double * MOST_LAYERS
+
+
+def several(kind: Any, names: str) -> list[tuple[str, Any]]:
+    """Fields of a structure that are of one kind."""
+    return [(name, kind) for name in names.split()]
 
 
 class Problem(ctypes.Structure):
     """As in rows.c."""
 
     _fields_ = (
-        ("layers", _number), ("batch", _number), ("row", _number),
-        ("inputs", _several), ("outputs", _several), ("bias", _several), ("kind", _several),
-        ("a", _numbers), ("b", _numbers), ("c", _numbers), ("drop", _numbers),
-        ("decay", ctypes.c_double), ("drop_first", ctypes.c_double), ("seed", ctypes.c_uint64),
-        *((name, _array) for name in (
-            "samples", "targets", "starts", "sizes", "judged", "judged_targets", "judged_count",
-            "multipliers",
-        )),
-    )  # fmt: skip
+        *several(_number, "layers batch row"),
+        *several(_several, "inputs outputs bias kind"),
+        *several(_numbers, "a b c drop"),
+        *several(_double, "decay drop_first"),
+        ("seed", ctypes.c_uint64),
+        *several(_array, "samples targets starts sizes judged judged_targets judged_count"),
+        ("multipliers", _array),
+    )
 
 
 def shapes(layers: Sequence[Any]) -> list[Any]:
@@ -70,45 +79,31 @@ class Bounds(ctypes.Structure):
     """As in steps.c."""
 
     _fields_ = (
-        *((name, ctypes.c_double) for name in ("pull", "coordinate", "fresh")),
-        *((name, _number) for name in ("t", "panel", "memory", "refresh", "known")),
-        *((name, _array) for name in (
-            "upper", "length", "weight", "seat", "seen", "rows", "common", "implied",
-            "far", "moved", "backs",
-        )),
-    )  # fmt: skip
+        *several(_double, "pull coordinate fresh"),
+        *several(_number, "t panel memory refresh known"),
+        *several(_array, "upper length weight seat seen rows common implied far moved backs"),
+    )
 
 
 class Run(ctypes.Structure):
     """As in steps.c."""
 
     _fields_ = (
-        ("problem", Problem), ("n", _number), ("quorum", _number), ("planes", _number),
-        *((name, ctypes.c_double) for name in (
-            "kappa", "eta", "rho2", "settle", "stride", "momentum", "overshoot", "steeper",
-            "ease_off", "usual", "most_loss",
-        )),
-        *((name, _array) for name in (
-            "flight", "g", "w", "phi", "z", "average", "sum_w", "sum_phi",
-            "f", "told", "curvature", "revealed", "prior", "first", "pi", "rate", "coupling",
-            "P", "lam", "before", "F", "height", "draws", "checked", "reports", "digests", "state",
-            "plan_workers", "plan_draws", "plan_checks", "plan_losses", "numbers", "found", "queue",
-        )),
-        ("taken", _number), ("handed", _number), ("stop", _number),
-        ("loud", _array), ("turn", _array), ("liar", _number), ("model", ctypes.c_double),
-        ("plus", _array), ("start", _array), ("own", _array), ("bounds", Bounds),
-    )  # fmt: skip
-
-
-class Order(ctypes.Structure):
-    """As in order.c."""
-
-    _fields_ = (
-        ("n", _number), ("quorum", _number), ("ahead", _number), ("due", _array),
-        ("number", _array), ("task", _array), ("next_id", _number), ("known", _array),
-        ("first", _array), ("workers", _array), ("numbers", _array), ("arrived", _array),
-        ("times", _array), ("tasks", _array), ("answered", _array), ("places", _array),
-    )  # fmt: skip
+        ("problem", Problem),
+        *several(_number, "n quorum planes"),
+        *several(_double, "kappa eta rho2 settle stride momentum overshoot steeper ease_off"),
+        *several(_double, "usual most_loss"),
+        *several(_array, "flight g w phi z average sum_w sum_phi"),
+        *several(_array, "f told curvature revealed prior first pi rate coupling"),
+        *several(_array, "P lam before F height draws checked reports digests state"),
+        *several(_array, "plan_workers plan_draws plan_checks plan_losses numbers found queue"),
+        *several(_number, "taken handed stop"),
+        *several(_array, "loud turn"),
+        ("liar", _number),
+        ("model", _double),
+        *several(_array, "plus start own"),
+        ("bounds", Bounds),
+    )
 
 
 def at(x: Any) -> int:
@@ -145,8 +140,8 @@ def library(dtype: torch.dtype) -> Any:
         return None
     found.advance.argtypes = (_array, *[_number] * 4)
     found.finish.argtypes = (_array,)
-    found.lay_out.argtypes, found.lay_out.restype = (_array, _number, _number), _number
-    found.room_bytes.argtypes, found.room_bytes.restype = (_array,), _number
+    found.room_bytes.argtypes = (_array,)
+    found.room_bytes.restype = _number
     found.gradients.argtypes = (_array, _array, _number, *[_array] * 4)
     found.judged.argtypes = (_array, _array, _array, _number, _array)
     found.judged.restype = ctypes.c_double
@@ -178,8 +173,10 @@ def _made(compiler: list[str], flags: tuple[str, ...], sources: Sequence[str]) -
     )
     texts = [(HERE / name).read_bytes() for name in sources]
     parts = *texts, said.stdout, repr(flags).encode(), _processor()
-    stem, digest = Path(sources[0]).stem, hashlib.sha256(b" ".join(parts)).hexdigest()[:24]
-    home, name = _home(), f"{stem}-{digest}.so"
+    stem = Path(sources[0]).stem
+    digest = hashlib.sha256(b" ".join(parts)).hexdigest()[:24]
+    home = _home()
+    name = f"{stem}-{digest}.so"
     if not (home / name).is_file():
         with tempfile.TemporaryDirectory(dir=home) as beside:
             made = Path(beside) / name

@@ -140,14 +140,17 @@ class Site:
 
     def _batch(self, draw: int, count: int) -> Tensor:
         """The indices of mini-batch number `draw`."""
-        size, device = self.train.size, self.train.device
+        size = self.train.size
+        device = self.train.device
         if self.key is not None:
             return batches.secret_indices(self.key, draw, size=size, count=count).to(device)
         return batches.indices(self.seed, self.number, draw, size=size, count=count, device=device)
 
     def full_gradient(self, w: Tensor, draw: int = 0) -> Tensor:
         """Gradient over the whole site, in chunks weighted by what each of them counts."""
-        total, size, counted = torch.zeros_like(w), self.train.size, 0.0
+        total = torch.zeros_like(w)
+        size = self.train.size
+        counted = 0.0
         with self._seeded(draw), at(self.train.where):
             for inputs, targets, samples in self.train.chunks():
                 count = self.objective.count(targets, samples)
@@ -196,10 +199,11 @@ class Site:
         return self._mean_loss(w, self.train, None)
 
     def _judge(self, w: Tensor, part: Samples) -> Stack | None:
-        """Who can take the mean loss over all these samples by hand."""
-        stack, pair = self.objective.stack, part.pair
-        by_hand = stack is not None and stack.judges(w) and self.plain
-        return stack if by_hand and pair and self.objective.by_hand(w, *pair) else None
+        """Who can take the mean loss over all these samples compiled."""
+        stack = self.objective.stack
+        pair = part.pair
+        compiled = stack is not None and stack.compiled(w) and self.plain
+        return stack if compiled and pair and self.objective.by_hand(w, *pair) else None
 
     @torch.no_grad()
     def _mean_loss(
@@ -208,7 +212,9 @@ class Site:
         judge = self._judge(w, part) if index is None else None
         if judge is not None and part.pair is not None:
             return judge.judge(w, *part.pair, self.objective.weight_decay)[0]
-        total, counted, buffers = 0.0, 0.0, self.own_buffers(w)
+        total = 0.0
+        counted = 0.0
+        buffers = self.own_buffers(w)
         with self._seeded(0), at(part.where):
             for inputs, targets, samples in part.chunks(index, piece):
                 value = self.objective.value(
@@ -251,7 +257,8 @@ class Site:
             if judge.layers[-1].outputs < 2:
                 return None
             return judge.judge(w, *part.pair, 0.0, count=True)[1] / part.size
-        judged, buffers = 0, self.own_buffers(w)
+        judged = 0
+        buffers = self.own_buffers(w)
         with self._seeded(0), at(part.where):
             for inputs, targets, samples in part.chunks():
                 output = self.objective.output(w, inputs, targets, buffers)
@@ -295,7 +302,8 @@ def pooled(parts: Sequence[Samples], objective: Objective) -> tuple[Pool | None,
         return None, starts
     if not objective.by_hand(objective.flat.start, *pairs[0]):
         return None, starts
-    inputs, targets = _whole([a for a, _ in pairs]), _whole([b for _, b in pairs])
+    inputs = _whole([a for a, _ in pairs])
+    targets = _whole([b for _, b in pairs])
     if inputs is not None and targets is not None:
         return Pool(inputs, targets), starts
     if sum(x.numel() * x.element_size() for pair in pairs for x in pair) > POOL:
@@ -309,14 +317,17 @@ def pooled(parts: Sequence[Samples], objective: Objective) -> tuple[Pool | None,
 
 def _whole(parts: Sequence[Tensor]) -> Tensor | None:
     """The tensor that these are consecutive slices of; None where they are not."""
-    first, rows = parts[0], 0
-    place, where = first.untyped_storage().data_ptr(), first.storage_offset()
+    first = parts[0]
+    rows = 0
+    place = first.untyped_storage().data_ptr()
+    where = first.storage_offset()
     for x in parts:
         if not x.is_contiguous() or x.storage_offset() != where:
             return None
         if x.untyped_storage().data_ptr() != place:
             return None
-        where, rows = where + x.numel(), rows + len(x)
+        where += x.numel()
+        rows += len(x)
     return first.as_strided((rows, *first.shape[1:]), first.stride())
 
 
@@ -381,7 +392,8 @@ def _batches(sites: Sequence[Site], draws: Sequence[int]) -> Tensor:
     numbers = [site.number for site in sites]
     sizes = [site.train.size for site in sites]
     starts = [0] * len(sites)
-    count, device = first.batch_samples, first.train.device
+    count = first.batch_samples
+    device = first.train.device
     return batches.rows(first.seed, numbers, draws, sizes, starts, count=count, device=device)
 
 
@@ -413,10 +425,13 @@ def stacked(rows: Sequence[Tensor]) -> Tensor:
 
 
 def _pooled_gradients(sites: Sequence[Site], w: Tensor, draws: Sequence[int]) -> Tensor:
-    first, pool, stack = sites[0], sites[0].pool, sites[0].objective.stack
+    first = sites[0]
+    pool = first.pool
+    stack = first.objective.stack
     assert stack is not None
     assert pool is not None
-    decay, keys = first.objective.weight_decay, None
+    decay = first.objective.weight_decay
+    keys = None
     if stack.random:
         keys = [site._forward_keys(n) for site, n in zip(sites, draws, strict=True)]
     if stack.compiled(w):
@@ -424,13 +439,24 @@ def _pooled_gradients(sites: Sequence[Site], w: Tensor, draws: Sequence[int]) ->
         seed = batches._seed_state(first.seed, batches.BATCH)
         with stack.caller(w.dtype) as caller:
             return caller.gradients(
-                w, pool.inputs, pool.targets, decay,
-                batch=first.batch_samples, seed=seed, asked=asked, keys=keys,
-            )  # fmt: skip
+                w,
+                pool.inputs,
+                pool.targets,
+                decay,
+                batch=first.batch_samples,
+                seed=seed,
+                asked=asked,
+                keys=keys,
+            )
     index = batches.rows(
-        first.seed, [s.number for s in sites], draws, [s.train.size for s in sites],
-        [s.start for s in sites], count=first.batch_samples, device=first.train.device,
-    )  # fmt: skip
+        first.seed,
+        [s.number for s in sites],
+        draws,
+        [s.train.size for s in sites],
+        [s.start for s in sites],
+        count=first.batch_samples,
+        device=first.train.device,
+    )
     return stack.gradients(w, *pool.take(index), decay, keys)
 
 
@@ -440,14 +466,18 @@ def pooled_scores(sites: Sequence[Site], w: Tensor) -> tuple[Array, Array | None
 
     Sums over a site are formed in float64, where a site by itself forms them in w's precision.
     """
-    objective, pool = sites[0].objective, cast(Pool, sites[0].pool)
-    values, right, clear = [], [], True
+    objective = sites[0].objective
+    pool = cast(Pool, sites[0].pool)
+    values = []
+    right = []
+    clear = True
     for inputs, targets in zip(pool.inputs.split(CHUNK), pool.targets.split(CHUNK), strict=True):
         output = objective.output(w, inputs, targets)
         values.append(cross_entropy(output, targets, reduction="none").double())
         clear = clear and classifies(output, targets)
         right.append(output.max(1).indices == targets)
-    starts, sizes = [s.start for s in sites], np.array([s.train.size for s in sites])
+    starts = [s.start for s in sites]
+    sizes = np.array([s.train.size for s in sites])
     decay = 0.5 * objective.weight_decay * float(w.double().square().sum())
     losses = np.add.reduceat(torch.cat(values).cpu().numpy(), starts) / sizes + decay
     hits = np.add.reduceat(torch.cat(right).cpu().numpy().astype(np.int64), starts)

@@ -1,9 +1,10 @@
-"""Stacks of Linear layers by hand: gradients and losses of many parameter rows in one call.
+"""Stacks of Linear layers: gradients and losses of many parameter rows in one call.
 
 A stack is recognised by `recognise`: layers with elementwise activations and dropout between them.
-Everything else goes through the module itself. Rows are worked on together: parameters (R, p),
-inputs (R, B, d). Inside, samples run along the last axis, since then a sum over classes is a sum
-of contiguous rows: features (R, d, B), W h + b, softmax on axis 1.
+Everything else goes through the module itself. Rows are worked on together, compiled where that
+can be (`stacks_native`) and else by torch: parameters (R, p), inputs (R, B, d). Inside, samples run
+along the last axis, since then a sum over classes is a sum of contiguous rows: features (R, d, B),
+W h + b, softmax on axis 1.
 """
 
 from __future__ import annotations
@@ -18,10 +19,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss
 
-from aspire import batches, stacks_cpu, stacks_native
+from aspire import batches, stacks_native
 from aspire.activations import Activation, activation_of
 
-NARROW = 16  # a product with fewer columns is faster when its transpose is formed
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 Parts = Sequence[Tensor]
 IDENTITY = Activation()
@@ -89,47 +89,39 @@ class Stack:
 
     def outputs(self, w: Tensor, inputs: Tensor) -> Tensor:
         """(R, B, d) -> (R, B, outputs)."""
-        return self._forward(self._split(w), inputs)[-1].transpose(1, 2)
+        return self._forward(self._split(w), inputs).transpose(1, 2)
 
     def losses(self, w: Tensor, inputs: Tensor, targets: Tensor, decay: float) -> Tensor:
         """Mean loss of every row plus decay/2 |w|^2: (R,)."""
-        return self.judged(w, inputs, targets, decay)[0]
-
-    def judged(
-        self, w: Tensor, inputs: Tensor, targets: Tensor, decay: float
-    ) -> tuple[Tensor, Tensor]:
-        """`losses` and `outputs` in one pass."""
-        h = self._forward(self._split(w), inputs)[-1]
+        h = self._forward(self._split(w), inputs)
         if self.classes:
             value = -h.log_softmax(1).gather(1, targets.unsqueeze(1)).mean((1, 2))
         else:
             value = (h - targets.transpose(1, 2)).square_().mean((1, 2))
-        value = value + 0.5 * decay * w.square().sum(1) if decay else value
-        return value, h.transpose(1, 2)
+        return value + 0.5 * decay * w.square().sum(1) if decay else value
 
     def gradients(
         self, w: Tensor, inputs: Tensor, targets: Tensor, decay: float, keys: Keys | None = None
     ) -> Tensor:
-        """Gradient of every row's loss: (R, p). `keys` are those of each row's dropout."""
+        """Gradient of every row's loss: (R, p). `keys` are those of each row's dropout.
+
+        Rows do not touch each other, so the slope of the sum of their losses has them all.
+        """
         if self.compiled(w):
             batch = inputs.shape[1]
             with self.caller(w.dtype) as caller:
                 return caller.gradients(w, inputs, targets, decay, batch=batch, keys=keys)
-        if not self.relu_only:
-            return self._by_autograd(w, inputs, targets, decay, keys)
-        if self.rowwise(w, inputs.shape[1]):
-            rows, batch = inputs.shape[:2]
-            with self.room(rows, batch, w.dtype) as room:
-                room.W[:rows] = w
-                room.x[:rows] = inputs.flatten(2).numpy()
-                room.y[:rows] = targets.numpy()
-                return room.gradients(rows, decay).clone()
-        parts = self._split(w)
-        h = self._forward(parts, inputs)
-        found = self._backward(parts, h, self._slope(h[-1], targets))
-        return found.add_(w, alpha=decay) if decay else found
+        if self.random and keys is None:
+            raise ValueError("keys=None: expected one for each row, since the model has dropout")
+        w = w.detach().requires_grad_(True)
+        with torch.enable_grad():
+            h = self._forward(self._split(w), inputs, keys)
+            mean = cross_entropy if self.classes else mse_loss
+            value = mean(h, targets if self.classes else targets.transpose(1, 2)) * len(w)
+        found = torch.autograd.grad(value, w)[0]
+        return found.add_(w.detach(), alpha=decay) if decay else found
 
-    # ------------------------------------------------------------ on the CPU
+    # ------------------------------------------------------------ compiled
 
     def compiled(self, w: Tensor) -> bool:
         """Whether gradients and losses of rows like w are those of `stacks_native`."""
@@ -144,132 +136,47 @@ class Stack:
         finally:
             self._free.give(dtype, caller)
 
-    def rowwise(self, w: Tensor, batch: int) -> bool:
-        """Whether a row's gradient does not depend on the rows beside it."""
-        if self.compiled(w):
-            return True
-        kind = w.device.type == "cpu" and w.dtype in (torch.float32, torch.float64)
-        return (
-            kind
-            and self.relu_only
-            and stacks_cpu.largest(self.layers) * batch <= stacks_cpu.PRODUCT
-        )
-
-    @contextmanager
-    def room(self, rows: int, batch: int, dtype: torch.dtype) -> Iterator[stacks_cpu.Room]:
-        """A room that nobody else is in."""
-        room = self._free.take((batch, dtype))
-        if room is None or room.rows < rows:
-            room = stacks_cpu.Room(self.layers, self.classes, rows, batch, dtype)
-        try:
-            yield room
-        finally:
-            self._free.give((batch, dtype), room)
-
     @cached_property
-    def _free(self) -> stacks_cpu.Free:
-        return stacks_cpu.Free()
-
-    def judges(self, w: Tensor) -> bool:
-        """Whether `judge` can: class scores, on the CPU, compiled or layers that are small."""
-        if self.compiled(w):
-            return True
-        small = stacks_cpu.largest(self.layers) * NARROW <= stacks_cpu.PRODUCT
-        return self.classes and small and self.rowwise(w, 1)
+    def _free(self) -> stacks_native.Free:
+        return stacks_native.Free()
 
     def judge(
         self, w: Tensor, inputs: Tensor, targets: Tensor, decay: float, *, count: bool = False
     ) -> tuple[float, int]:
-        """Mean loss of one row w (p,) over all samples (n, ...), and how many it gets right."""
-        if self.compiled(w):
-            with self.caller(w.dtype) as caller:
-                return caller.judge(w, inputs, targets, decay, count=count)
-        x, y = inputs.flatten(1).numpy(), targets.numpy()
-        total, right = 0.0, 0
-        for at, C, c in stacks_cpu.pieces(self.layers, len(y)):
-            shape = C, c, w.dtype
-            hall = self._free.take(shape) or stacks_cpu.Hall(self.layers, *shape)
-            output = hall.outputs(w, x[at : at + C * c].reshape(C, c, -1))
-            wanted = y[at : at + C * c].reshape(C, c)
-            total += hall.losses(output, wanted)
-            if count:
-                right += int((output.max(1).indices == torch.from_numpy(wanted)).sum())
-            self._free.give(shape, hall)
-        value = total / len(y)
-        return value + 0.5 * decay * float(w.square().sum()) if decay else value, right
+        """Mean loss of one row w (p,) over all samples (n, ...), and how many it gets right.
 
-    # ------------------------------------------------------------ anywhere
+        Only where rows like w are compiled.
+        """
+        with self.caller(w.dtype) as caller:
+            return caller.judge(w, inputs, targets, decay, count=count)
+
+    # ------------------------------------------------------------ by torch
 
     def _split(self, w: Tensor) -> list[Tensor]:
         """W_l (R, outputs, inputs) and b_l (R, outputs, 1), layer by layer, as views."""
-        parts, rows, views = iter(w.split(self.sizes, 1)), len(w), []
+        parts = iter(w.split(self.sizes, 1))
+        rows = len(w)
+        views = []
         for layer in self.layers:
             views.append(next(parts).view(rows, layer.outputs, layer.inputs))
             if layer.bias:
                 views.append(next(parts).unsqueeze(2))
         return views
 
-    def _forward(self, parts: Parts, inputs: Tensor, keys: Keys | None = None) -> list[Tensor]:
-        """The features before each layer and the outputs, samples last; with keys in training."""
+    def _forward(self, parts: Parts, inputs: Tensor, keys: Keys | None = None) -> Tensor:
+        """The outputs, samples last; with keys in training."""
         h = (inputs.flatten(2) if inputs.ndim > 3 else inputs).transpose(1, 2)
         first = 0
         if keys is not None:
             h, first = _dropped(h, self.drop, keys, first)
-        path, views = [h], iter(parts)
+        views = iter(parts)
         for layer in self.layers:
             W = next(views)
             h = torch.baddbmm(next(views), W, h) if layer.bias else torch.bmm(W, h)
             h = h.relu_() if layer.relu else layer.activation.module(h)
             if keys is not None:
                 h, first = _dropped(h, layer.drop, keys, first)
-            path.append(h)
-        return path
-
-    def _by_autograd(
-        self, w: Tensor, inputs: Tensor, targets: Tensor, decay: float, keys: Keys | None
-    ) -> Tensor:
-        """Rows do not touch each other, so the slope of the sum of their losses has them all."""
-        if self.random and keys is None:
-            raise ValueError("keys=None: expected one for each row, since the model has dropout")
-        w = w.detach().requires_grad_(True)
-        with torch.enable_grad():
-            h = self._forward(self._split(w), inputs, keys)[-1]
-            mean = cross_entropy if self.classes else mse_loss
-            value = mean(h, targets if self.classes else targets.transpose(1, 2)) * len(w)
-        found = torch.autograd.grad(value, w)[0]
-        return found.add_(w.detach(), alpha=decay) if decay else found
-
-    def _slope(self, h: Tensor, targets: Tensor) -> Tensor:
-        """The loss's derivative by the outputs: softmax(h) - 1{y}, or 2 (h - y), over the count."""
-        if not self.classes:
-            slope = h - targets.transpose(1, 2)
-            return slope.mul_(2.0 / (slope.shape[1] * slope.shape[2]))
-        slope, where = h.softmax(1), targets.unsqueeze(1)
-        slope.scatter_add_(1, where, h.new_full((), -1.0).expand(where.shape))
-        return slope.div_(h.shape[2])
-
-    def _backward(self, parts: Parts, path: Parts, slope: Tensor) -> Tensor:
-        """The chain rule from the last layer to the first: dW = slope h^T, db = sum of slope."""
-        found: list[Tensor] = []
-        at = len(parts)
-        for number in range(len(self.layers) - 1, -1, -1):
-            layer, h = self.layers[number], path[number]
-            at -= 1 + layer.bias
-            if layer.relu:
-                slope = torch.ops.aten.threshold_backward(slope, path[number + 1], 0)
-            if layer.bias:
-                found.append(slope.sum(2))
-            found.append(_outer(slope, h).flatten(1))
-            if number:
-                slope = torch.bmm(parts[at].transpose(1, 2), slope)
-        return torch.cat(found[::-1], 1)
-
-
-def _outer(slope: Tensor, h: Tensor) -> Tensor:
-    """slope h^T, (R, outputs, inputs)."""
-    if h.shape[1] < NARROW < slope.shape[1]:
-        return torch.bmm(h, slope.transpose(1, 2)).transpose(1, 2)
-    return torch.bmm(slope, h.transpose(1, 2))
+        return h
 
 
 def _dropped(h: Tensor, share: float, keys: Keys, first: int) -> tuple[Tensor, int]:
@@ -313,9 +220,11 @@ def recognise(
 
 def _layers(modules: Sequence[nn.Module]) -> tuple[float, list[Layer]]:
     """Dropout of the samples, and the layers; none where there is anything else."""
-    drop, layers = 0.0, list[Layer]()
+    drop = 0.0
+    layers = list[Layer]()
     for m in modules:
-        kind, last = activation_of(m), layers[-1] if layers else None
+        kind = activation_of(m)
+        last = layers[-1] if layers else None
         if type(m) is nn.Identity:
             continue
         if type(m) is nn.Linear:

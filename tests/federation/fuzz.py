@@ -135,7 +135,6 @@ def odd_header(rng: random.Random) -> Header:
         kind=rng.choice(KINDS),
         scalars={name: number(rng) for name in names},
         vectors=vectors,
-        filler=rng.randbytes(rng.choice((0, 0, 3, 200))),
     )
 
 

@@ -181,7 +181,7 @@ def test_a_run(stage: Stage) -> None:
 
 
 def test_long_vectors_replay_to_the_same_bits(stage: Stage) -> None:
-    """They are posted as they lie, and a gradient must not see where that is."""
+    """A gradient must not see where its parameters lay in a message."""
     layers = "Linear(64, 999), torch.nn.Tanh(), torch.nn.Linear(999, 10)"
     wide = FILE.replace("Linear(64, 10)", f"Sequential(torch.nn.{layers})")
     (stage.folder / "file.py").write_text(wide + NOISE)

@@ -85,11 +85,9 @@ def test_many_uniform_numbers_are_the_single_ones():
 
 @pytest.mark.parametrize("delays", DELAYS)
 @pytest.mark.parametrize("quorum", [1, 3, 7])
-@pytest.mark.parametrize("by", ["arrays", "heap", "order.c"])
+@pytest.mark.parametrize("by", ["arrays", "heap"])
 def test_the_order_is_that_of_a_heap(delays, quorum, by, monkeypatch):
     monkeypatch.setattr(order, "FEW", 0 if by == "arrays" else 32)
-    if by == "heap":
-        monkeypatch.setattr(native, "library", lambda dtype: None)
     n, none = 7, np.zeros(7, dtype=np.int64)
     first = many(delays, 3, np.arange(n), none)
     found = Order(delays, 3, quorum, first.copy(), none.copy(), np.arange(n), 0.0, n)
@@ -116,13 +114,9 @@ def test_the_order_is_that_of_a_heap(delays, quorum, by, monkeypatch):
 # ---------------------------------------------------------------- the numbers
 
 
-@pytest.fixture(params=["compiled", "interpreted"])
-def way(request, monkeypatch):
-    """Rows as compiled functions, which needs a compiler, and without."""
-    if request.param == "interpreted":
-        monkeypatch.setattr(native, "library", lambda dtype: None)
-    elif native.library(torch.float64) is None:
-        pytest.skip("native.c was not compiled: there is no compiler")
+needs_a_compiler = pytest.mark.skipif(
+    native.library(torch.float64) is None, reason="native.c was not compiled"
+)
 
 
 def assert_same(a, b, tolerance):
@@ -150,8 +144,9 @@ def assert_same(a, b, tolerance):
         assert told.scalars == pytest.approx(expected.scalars, rel=1e3 * tolerance)
 
 
+@needs_a_compiler
 @pytest.mark.parametrize(("n", "quorum"), [(5, 1), (16, 4), (7, 7)])
-def test_blocks_are_the_simulator(n, quorum, way):
+def test_blocks_are_the_simulator(n, quorum):
     made = problem(n, decay=0.01)
     assert blocks.fits(begin(made, quorum=quorum))
     preset = Auto(stride=1.3, settle=50.0, coupling=0.2)
@@ -159,19 +154,21 @@ def test_blocks_are_the_simulator(n, quorum, way):
     assert_same(a, b, 1e-10)
 
 
+@needs_a_compiler
 @pytest.mark.parametrize(("n", "quorum"), [(5, 1), (16, 4)])
 @pytest.mark.parametrize("bounds", [{}, {"pull_bound": 2.0, "coordinate_bound": 1.0}])
 def test_blocks_have_the_simulators_momentum(n, quorum, bounds):
     made, still = problem(n, decay=0.01), by_events(problem(n, decay=0.01), 200, quorum=quorum)
     given = {"quorum": quorum, "preset": Auto(momentum=0.6), **bounds}
-    assert blocks.fits(begin(made, **given)) == blocks_native.can_compile(made)
+    assert blocks.fits(begin(made, **given))
     a, b = (run(made, 200, **given) for run in (by_blocks, by_events))
     assert_same(a, b, 1e-9)
     assert not torch.allclose(a.master.z, still.master.z, rtol=1e-3)
 
 
+@needs_a_compiler
 @pytest.mark.parametrize("linear", [True, False])
-def test_steps_that_went_too_far_are_cut_alike(way, linear):
+def test_steps_that_went_too_far_are_cut_alike(linear):
     made = problem(7, scale=30.0, linear=linear)
     a, b = (run(made, 60, quorum=3) for run in (by_blocks, by_events))
     followed = a.master.curvature > a.master.first
@@ -179,7 +176,8 @@ def test_steps_that_went_too_far_are_cut_alike(way, linear):
     assert_same(a, b, 1e-9)
 
 
-def test_the_simulator_goes_on_where_blocks_ended_and_the_other_way_round(way):
+@needs_a_compiler
+def test_the_simulator_goes_on_where_blocks_ended_and_the_other_way_round():
     made = problem(6)
     whole = by_events(made, 120, quorum=2)
     mixed = by_blocks(made, 60, quorum=2)
@@ -188,6 +186,7 @@ def test_the_simulator_goes_on_where_blocks_ended_and_the_other_way_round(way):
     assert_same(mixed, whole, 1e-10)
 
 
+@needs_a_compiler
 def test_looks_come_at_the_asked_steps_with_the_master_up_to_date():
     seen = []
 
@@ -200,6 +199,7 @@ def test_looks_come_at_the_asked_steps_with_the_master_up_to_date():
     assert seen == [(30, 5 + 60), (60, 5 + 120), (70, 5 + 140)]
 
 
+@needs_a_compiler
 def test_whole_looks_find_the_tasks_in_flight():
     made, kept = problem(5), []
 
@@ -207,32 +207,40 @@ def test_whole_looks_find_the_tasks_in_flight():
         kept.append(sorted(simulation.heap))
 
     blocks.run(
-        begin(made), lambda s: s.master.t >= 50, last=50, every=25, on_step=look,
+        begin(made),
+        lambda s: s.master.t >= 50,
+        last=50,
+        every=25,
+        on_step=look,
         whole=lambda: True,
-    )  # fmt: skip
+    )
     assert kept[0] == sorted(by_events(made, 25).heap)
 
 
+@needs_a_compiler
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_groups_and_threads_change_no_byte(dtype, way, monkeypatch):
+def test_threads_change_no_byte(dtype):
     made, found = problem(40, dtype=dtype), []
-    for threads, rows in ((1, 16), (1, 1), (2, 5), (3, 16)):
-        monkeypatch.setattr("aspire.runtimes.blocks_work.ROWS", rows)
+    for threads in (1, 2, 3):
         simulation = begin(made, quorum=6)
         simulation.evaluate = Evaluator(simulation.method, made, threads=threads)
         blocks.run(simulation, lambda s: s.master.t >= 60, last=60, every=25)
         found.append((simulation.log.place(), log.digest(simulation.master)))
-    assert found == [found[0]] * 4
+    assert found == [found[0]] * 3
 
 
+@needs_a_compiler
 @pytest.mark.parametrize("every", [7, 80])
-def test_who_looks_for_the_whole_state_changes_no_byte(every, way):
+def test_who_looks_for_the_whole_state_changes_no_byte(every):
     made, ends = problem(9), []
     for wants in (True, False):
         simulation = blocks.run(
-            begin(made, quorum=2), lambda s: s.master.t >= 80, last=80, every=every,
+            begin(made, quorum=2),
+            lambda s: s.master.t >= 80,
+            last=80,
+            every=every,
             whole=lambda wants=wants: wants,
-        )  # fmt: skip
+        )
         ends.append((simulation.log.place(), log.digest(simulation.master)))
     assert ends[0] == ends[1]
 
@@ -245,16 +253,19 @@ LIES = {
     "scaled": Lie(model=1.5),
     "far": Lie(model=0.0, plus=torch.full((122,), 0.7, dtype=torch.float64)),
 }
-BOUNDS = [{}, {"pull_bound": 2.0}, {"coordinate_bound": 1.0},
-          {"pull_bound": 3.0, "coordinate_bound": 0.5}]  # fmt: skip
+BOUNDS = [
+    {},
+    {"pull_bound": 2.0},
+    {"coordinate_bound": 1.0},
+    {"pull_bound": 3.0, "coordinate_bound": 0.5},
+]
 
 
+@needs_a_compiler
 @pytest.mark.parametrize("quorum", [1, 3])
 @pytest.mark.parametrize("bounds", BOUNDS)
 @pytest.mark.parametrize("lie", LIES)
 def test_bounds_and_lies_are_the_simulators(lie, bounds, quorum):
-    if native.library(torch.float64) is None:
-        pytest.skip("steps.c was not compiled: there is no compiler")
     honest = problem(7)
     *others, last = honest.sites
     made = replace(honest, sites=(*others, replace(last, lie=LIES[lie])))
@@ -278,9 +289,8 @@ def test_bounds_and_lies_are_the_simulators(lie, bounds, quorum):
     torch.testing.assert_close(x.common, y.common, rtol=1e-8, atol=1e-9)
 
 
+@needs_a_compiler
 def test_planes_without_a_limit_and_more_than_there_is_room_for(monkeypatch):
-    if native.library(torch.float64) is None:
-        pytest.skip("steps.c was not compiled: there is no compiler")
     made, rules = problem(9), {"drop": False, "max_planes": None}
     assert_same(by_blocks(made, 400, **rules), by_events(made, 400, **rules), 1e-9)
     monkeypatch.setattr(blocks_native, "LEAST", 8)
@@ -293,7 +303,8 @@ def test_planes_without_a_limit_and_more_than_there_is_room_for(monkeypatch):
 # ---------------------------------------------------------------- the log
 
 
-def test_the_same_log_again_and_another_one_for_another_run(way):
+@needs_a_compiler
+def test_the_same_log_again_and_another_one_for_another_run():
     made = problem(6)
     found = [by_blocks(made, steps, quorum=2).log.place() for steps in (80, 80, 81)]
     assert found[0] == found[1]
@@ -320,9 +331,12 @@ def test_a_digest_is_a_sum_of_bits_times_odd_numbers(dtype):
 
 def test_what_blocks_leave_to_the_simulator():
     made = problem(4)
+    assert blocks.fits(begin(made)) == blocks_native.can_compile(made)
     for method in (
-        {"staleness": 5}, {"local_steps": 2}, {"preset": Paper()},
-    ):  # fmt: skip
+        {"staleness": 5},
+        {"local_steps": 2},
+        {"preset": Paper()},
+    ):
         assert not blocks.fits(begin(made, **method))
     full = begin(made)
     full.log = log.EventLog("full")
@@ -335,12 +349,9 @@ def test_what_blocks_leave_to_the_simulator():
     assert not blocks.fits(simulator.begin(other, made, delays=LogNormal()))
 
 
-def test_bounds_and_planes_without_a_limit_need_the_compiled_steps(monkeypatch):
-    made = problem(4)
+def test_without_a_compiler_runs_go_event_by_event(monkeypatch):
     monkeypatch.setattr(native, "library", lambda dtype: None)
-    assert blocks.fits(begin(made))
-    for method in ({"pull_bound": 10.0}, {"coordinate_bound": 1.0}, {"max_planes": None}):
-        assert not blocks.fits(begin(made, **method))
+    assert not blocks.fits(begin(problem(4)))
 
 
 def test_a_log_of_single_events_takes_no_whole_steps():
@@ -360,14 +371,16 @@ def test_the_card_gives_what_the_simulator_gives(n, quorum, scale):
     assert a.log.place() == by_blocks(card, 60, **given).log.place()
 
 
+@needs_a_compiler
 @pytest.mark.parametrize("run", [by_blocks, by_events])
-def test_a_loss_beyond_all_bounds_stops_the_run(way, run):
+def test_a_loss_beyond_all_bounds_stops_the_run(run):
     """Finite, and far above 1e12: event by event it is refused, and blocks do not go on either."""
     with pytest.raises(simulator.Stopped, match=r"out of range|was refused after"):
         run(problem(7, scale=10.0), 40, preset=Auto(stride=1e15))
 
 
-def test_a_run_that_overflows_is_stopped_in_words(way):
+@needs_a_compiler
+def test_a_run_that_overflows_is_stopped_in_words():
     made = problem(7, scale=1e4)
     with pytest.raises(simulator.Stopped, match="not finite"):
         by_blocks(made, 3000, every=3000, preset=Auto(stride=1e200))

@@ -13,10 +13,10 @@ from aspire import LogNormal, native, sites
 from aspire.core.presets import NETWORK, USUAL
 from aspire.methods import aspire
 from aspire.problem import build
-from aspire.runtimes import simulator
+from aspire.runtimes import digest, simulator
 from aspire.runtimes.blocks import rules_of
 from aspire.runtimes.blocks_native import Compiled
-from aspire.runtimes.blocks_work import Flight, reported
+from aspire.runtimes.blocks_work import Flight
 
 SHAPES = [
     {"widths": (7, 64, 32, 16, 11), "bias": True, "relu": False, "batch": 64},
@@ -30,8 +30,7 @@ SHAPES = [
 
 def problem(widths, bias, relu, batch, dtype, decay=0.01):
     torch.manual_seed(0)
-    parts = [m for a, b in pairwise(widths)
-             for m in (nn.Linear(a, b, bias=bias), nn.ReLU())]  # fmt: skip
+    parts = [m for a, b in pairwise(widths) for m in (nn.Linear(a, b, bias=bias), nn.ReLU())]
     model = nn.Sequential(*(parts if relu else parts[:-1])).to(dtype)
     data = [
         (torch.randn(50 + 40 * j, widths[0], dtype=dtype), torch.arange(50 + 40 * j) % widths[-1])
@@ -59,7 +58,9 @@ def test_gradients_losses_and_digests_are_the_stacks(shape, dtype):
     torch.testing.assert_close(rows.g, expected, rtol=tolerance, atol=10 * tolerance)
     losses = [made.sites[j].loss(w[j]) if j != 3 else 0.0 for j in range(4)]
     np.testing.assert_allclose(found.loss, losses, rtol=tolerance)
-    assert rows.tasks["digests"].tolist() == reported(w, found.loss, found.curvature).tolist()
+    numbers = torch.from_numpy(np.stack([found.loss, found.curvature], axis=1))
+    expected = digest.rows(w) + digest.rows(numbers)
+    assert rows.tasks["digests"].tolist() == expected.tolist()
 
 
 def test_without_a_compiler_there_is_no_library(monkeypatch, tmp_path):

@@ -35,7 +35,8 @@ from aspire.runtimes.serve import NoState, say_conversions
 from aspire.types import Report, Task
 
 logger = logging.getLogger("aspire")
-COME_UP, FOLLOW = 120.0, 20.0  # seconds until the first worker is up, and from one to the next
+COME_UP = 120.0  # seconds until the first worker is up
+FOLLOW = 20.0  # and from one to the next
 PAUSE = 0.5  # seconds between two questions whether an actor is there again
 TRIES = 3  # of work that raises
 
@@ -62,8 +63,13 @@ class RayCarrier:
         watch: Watch,
     ) -> None:
         """`makes`: references to what loads each actor's sites, for one that starts again, too."""
-        self.actors, self.groups, self.makes = actors, groups, makes
-        self.names, self.ours, self.watch, self.gone = names, ours, watch, False
+        self.actors = actors
+        self.groups = groups
+        self.makes = makes
+        self.names = names
+        self.ours = ours
+        self.watch = watch
+        self.gone = False
         self.homes = {j: a for a, group in enumerate(groups) for j in group}
         self.calls: dict[Any, Call] = {}
         self.busy: set[int] = set()  # actors with a task
@@ -158,7 +164,8 @@ class RayCarrier:
 
     def _receive(self, timeout: float) -> list[Arrival]:
         found: list[Arrival] = [*(Back(j) for j in sorted(self.idle)), *self.turns]
-        self.idle, self.turns = set(), []
+        self.idle = set()
+        self.turns = []
         if found:
             return found
         self._ask_the_lost()
@@ -187,7 +194,8 @@ class RayCarrier:
         return found
 
     def _arrived(self, call: Call, value: Any) -> list[Arrival]:
-        j, a = call.worker, self.homes[call.worker]
+        j = call.worker
+        a = self.homes[call.worker]
         if call.void:
             return []
         if call.task is None:

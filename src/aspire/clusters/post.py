@@ -34,7 +34,8 @@ class Post:
     def wire(self, actor: int, task: Task) -> tuple[Wire, list[Any]]:
         """A task as it travels, and references to those of its vectors that Ray's store has."""
         size = sum(x.nbytes for x in task.vectors.values())
-        about, told = (task.worker, task.id, task.kind), dict(task.scalars)
+        about = (task.worker, task.id, task.kind)
+        told = dict(task.scalars)
         if size <= LONG:
             return (*about, _arrays(task.vectors), told, None, ()), []
         segment = None if actor in self.far else self._segment(actor, size)

@@ -18,8 +18,10 @@ from typing import Any
 
 import numpy as np
 
-TASK, REPORT = 0, 1  # the halves
-NAME, TOKEN = "aspire", 64  # the file's name is for people; bytes that tell one file from another
+TASK = 0  # the halves
+REPORT = 1
+NAME = "aspire"  # of the file, for people
+TOKEN = 64  # bytes that tell one file from another
 Address = tuple[str, bytes, int]  # path, token, bytes of a half
 Layout = dict[str, tuple[str, tuple[int, ...]]]  # of the vectors in a half, one after the other
 
@@ -32,7 +34,8 @@ class Segment:
     """Two halves of `room` bytes each."""
 
     def __init__(self, file: int, address: Address) -> None:
-        self.file, self.address = file, address
+        self.file = file
+        self.address = address
         self.bytes = np.frombuffer(mmap.mmap(file, TOKEN + 2 * address[2]), dtype=np.uint8)
 
     @classmethod
@@ -82,10 +85,12 @@ class Segment:
         return {name: place.copy() for name, place in self._views(half, layout).items()}
 
     def _views(self, half: int, layout: Layout) -> dict[str, np.ndarray[Any, Any]]:
-        at, found = TOKEN + half * self.address[2], {}
+        at = TOKEN + half * self.address[2]
+        found = {}
         for name, (kind, shape) in layout.items():
             view = np.ndarray(shape, kind, self.bytes, at)
-            at, found[name] = at + padded(view), view
+            at += padded(view)
+            found[name] = view
         return found
 
     def close(self) -> None:

@@ -23,7 +23,8 @@ class Watch:
     def __init__(
         self, about: Mapping[str, Any], clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self.node, self.head = about.get("raylet_socket_name"), about.get("gcs_address")
+        self.node = about.get("raylet_socket_name")
+        self.head = about.get("gcs_address")
         self.clock = clock
         self.line = self._call() if self.node else None
         self.next = self.seen = clock()  # when to look at the head, and when it last answered

@@ -70,7 +70,8 @@ class Worker:
         given = tensors(vectors, segment, TASK)
         given |= {n: torch.from_numpy(x) for n, x in zip(names, stored, strict=True)}
         task = Task(j, id, kind, given, scalars)
-        coming, self.coming = self.coming, None
+        coming = self.coming
+        self.coming = None
         if coming is not None:
             self.states[j] = coming.result()
         self.states[j], report = serve(*self.sites[j], self.states.get(j), task)

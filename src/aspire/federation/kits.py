@@ -32,8 +32,12 @@ except ImportError:
     ) from None
 
 logger = logging.getLogger("aspire")
-KEY, CERT, CA, SITES = "key.pem", "cert.pem", "ca.pem", "sites.txt"
-BATCHES, SECRET = "batch.key", 32  # the file, and its bytes
+KEY = "key.pem"
+CERT = "cert.pem"
+CA = "ca.pem"
+SITES = "sites.txt"
+BATCHES = "batch.key"
+SECRET = 32  # its bytes
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._()-]{0,63}")
 CLOCKS = datetime.timedelta(minutes=10)  # how far two machines' clocks may be apart
 
@@ -149,7 +153,8 @@ def _kit(
 def _builder(
     subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, days: int
 ) -> x509.CertificateBuilder:
-    now, public = datetime.datetime.now(datetime.UTC), key.public_key()
+    now = datetime.datetime.now(datetime.UTC)
+    public = key.public_key()
     return (
         x509.CertificateBuilder()
         .subject_name(subject)
@@ -164,10 +169,16 @@ def _builder(
 
 def _usage(*, sign_certificates: bool) -> x509.KeyUsage:
     return x509.KeyUsage(
-        digital_signature=not sign_certificates, key_cert_sign=sign_certificates,
-        crl_sign=sign_certificates, content_commitment=False, key_encipherment=False,
-        data_encipherment=False, key_agreement=False, encipher_only=False, decipher_only=False,
-    )  # fmt: skip
+        digital_signature=not sign_certificates,
+        key_cert_sign=sign_certificates,
+        crl_sign=sign_certificates,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
 
 
 def _host(host: str) -> x509.GeneralName:

@@ -7,22 +7,19 @@ length. A header that declares anything else is refused before anything is alloc
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
 from google.protobuf.message import DecodeError
-from numpy.typing import NDArray
 from torch import Tensor
 
 from aspire.federation.wire_pb2 import Header, ToSite, Vector
-from aspire.letters import posted, room_before
 
-MAJOR, MINOR = 3, 0
+MAJOR = 3
+MINOR = 0
 HELLO = "aspire-hello-bin"  # where a call's metadata has the Hello
 METHOD = "/aspire.federation.Federation/Serve"
 CHUNK = 4 * 2**20  # bytes of vectors in one part
@@ -31,15 +28,10 @@ ANNOUNCED = 2**18  # bytes of vectors: of a longer report the header comes first
 OVERHEAD = 64 * 2**10  # bytes of everything else in one part
 DTYPES: dict[str, np.dtype[Any]] = {"float32": np.dtype("<f4"), "float64": np.dtype("<f8")}
 LONG = 2**16  # numbers: longer vectors travel beside the computation
-EIGHT = 8  # bytes of the longest numbers: where they begin at a multiple they need not be moved
-NOTHING = memoryview(b"")
-VECTORS, NUMBERS, NAME = 4, 64, 64  # at most: vectors, numbers, letters of a name, in one message
+VECTORS = 4  # in one message, at most
+NUMBERS = 64  # likewise
+NAME = 64  # letters, at most
 SAID = 300  # letters of the other side's words that we repeat
-
-
-with warnings.catch_warnings():  # torch warns once a process of arrays that are only read
-    warnings.simplefilter("ignore")
-    torch.from_numpy(np.frombuffer(bytes(8), np.float64))
 
 
 class Refusal(Exception):
@@ -90,17 +82,13 @@ def frames(
     """FromSite(report=Part) or ToSite(task=Part), serialised: first the header and some bytes.
 
     Both are field 2, so they look alike. Put together by hand: protobuf would copy the vectors
-    three times. A vector in a letter is not copied at all. With `announce` the first part of a long
-    message is its header alone: the rest may have to wait.
+    three times. With `announce` the first part of a long message is its header alone: the rest may
+    have to wait.
     """
     named = [Vector(name=name, length=len(x)) for name, x in vectors.items()]
     header = Header(id=id, kind=kind, scalars=scalars, vectors=named).SerializeToString()
     size = sum(x.nbytes for x in vectors.values())
     alone = announce and size > ANNOUNCED
-    letter = _letter(header, *vectors.values()) if len(vectors) == 1 and not alone else None
-    if letter is not None:
-        yield letter
-        return
     if alone:
         yield _begin(0, header)
     views = [_view(x) for x in vectors.values()]
@@ -111,45 +99,14 @@ def frames(
         yield b"".join((_begin(len(part), None if at or alone else header), part))
 
 
-def _letter(header: bytes, x: Tensor) -> bytes | None:
-    """The letter in which x lies, if one part holds it and the header fills the room."""
-    room = room_before(x)
-    begin = _begin(x.nbytes, header, room) if room else b""
-    return posted(x, begin) if room and len(begin) == room and x.nbytes <= CHUNK else None
-
-
-def _begin(size: int, header: bytes | None, multiple: int = EIGHT) -> bytes:
-    """What comes before `size` bytes of data; with a header, a multiple of that many bytes."""
+def _begin(size: int, header: bytes | None) -> bytes:
+    """What comes before `size` bytes of data."""
     inner = b""
     if header is not None:
-        header += filler(len(header), size, multiple)
         inner = b"\x0a" + varint(len(header)) + header
     if size:
         inner += b"\x12" + varint(size)
     return b"\x12" + varint(len(inner) + size) + inner
-
-
-@lru_cache(maxsize=1024)
-def filler(header: int, size: int, multiple: int) -> bytes:
-    """What a header of that length needs for `size` bytes of data to begin at a multiple of this.
-
-    A field of two bytes at least, or nothing.
-    """
-    if not size:
-        return b""
-    field = b""
-    for zeros in range(2 * multiple):
-        longer = header + len(field)
-        inner = width(longer) + longer + width(size) + 2
-        if (1 + width(inner + size) + inner) % multiple == 0:
-            break
-        field = b"\x2a" + varint(zeros) + bytes(zeros)
-    return field
-
-
-def width(n: int) -> int:
-    """Bytes of `varint`."""
-    return max(1, -(-n.bit_length() // 7))
 
 
 def varint(n: int) -> bytes:
@@ -176,7 +133,8 @@ def unframed(raw: bytes) -> tuple[Header | None, memoryview] | None:
     if not raw or raw[0] != 0x12:
         return None
     size, at = _length(raw, 1)
-    header, data = None, view[:0]
+    header = None
+    data = view[:0]
     if at + size != len(raw):
         return None
     if at < len(raw) and raw[at] == 0x0A:
@@ -232,7 +190,7 @@ def quoted(text: str) -> str:
 class Message:
     """A message that is coming in: its header, checked, and the bytes of its vectors.
 
-    What came in one part stays where it is; for several there is room for exactly what is declared.
+    There is room for exactly what is declared, from the first of these bytes on.
     """
 
     id: int
@@ -241,7 +199,7 @@ class Message:
     names: list[str]
     shape: Shape
     size: int  # bytes of all vectors
-    buffer: memoryview = NOTHING
+    buffer: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.uint8))
     filled: int = 0
 
     @property
@@ -256,23 +214,20 @@ class Message:
         end = self.filled + len(data)
         if end > self.size:
             raise Refusal(f"sent {end} bytes of vectors: expected {self.size}")
-        if len(data) == self.size:
-            self.buffer = data
-        elif data:
+        if data:
             if not self.filled:
-                self.buffer = np.empty(self.size, np.uint8).data
-            self.buffer[self.filled : end] = data
+                self.buffer = torch.empty(self.size, dtype=torch.uint8)
+            self.buffer.numpy()[self.filled : end] = np.frombuffer(data, np.uint8)
         self.filled = end
 
-    def numbers(self) -> NDArray[Any]:
-        dtype = DTYPES[self.shape.dtype]
-        flat = np.frombuffer(self.buffer, dtype).astype(dtype.newbyteorder("="), copy=False)
-        return flat if flat.flags.aligned else flat.copy()
-
     def vectors(self) -> dict[str, Tensor]:
-        """The vectors as tensors on the received bytes, which nobody writes to."""
-        flat, p = self.numbers(), self.shape.parameters
-        return {n: torch.from_numpy(flat[i * p : i * p + p]) for i, n in enumerate(self.names)}
+        """The vectors, each where torch itself would begin it: a sum's last bit depends on that."""
+        sent = self.buffer.numpy().view(DTYPES[self.shape.dtype])
+        numbers = torch.from_numpy(sent.astype(sent.dtype.newbyteorder("="), copy=False))
+        if len(self.names) == 1:
+            return {self.names[0]: numbers}
+        parts = numbers.split(self.shape.parameters)
+        return {name: part.clone() for name, part in zip(self.names, parts, strict=False)}
 
 
 def begin(header: Header, shape: Shape) -> Message:

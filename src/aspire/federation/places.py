@@ -47,7 +47,8 @@ class Places:
     """Touched by the loop's thread only."""
 
     def __init__(self, most: int, say: Callable[[Turn], None]) -> None:
-        self.most, self.say = most, say
+        self.most = most
+        self.say = say
         self.held: set[Place] = set()
         self.line: deque[Place] = deque()
 

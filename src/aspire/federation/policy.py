@@ -22,7 +22,8 @@ from aspire.federation.wire_pb2 import Settings, Welcome
 from aspire.runtimes.serve import objection
 from aspire.types import Kind, Method, Task
 
-NAME, ARGUMENTS = 64, 4096  # letters of a method's name, and of its arguments
+NAME = 64  # letters of a method's name
+ARGUMENTS = 4096  # letters
 
 
 class TooOften(Exception):
@@ -146,7 +147,8 @@ class Guard:
     """Looks at every task before it is done."""
 
     def __init__(self, policy: Policy, shape: Shape) -> None:
-        self.parameters, self.dtype = shape.parameters, getattr(torch, shape.dtype)
+        self.parameters = shape.parameters
+        self.dtype = getattr(torch, shape.dtype)
         self.tasks = Meter(policy.max_tasks_per_minute)
         self.evaluations = Meter(policy.max_evaluations_per_minute)
 

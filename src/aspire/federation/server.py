@@ -67,7 +67,8 @@ class Server:
     """A Carrier. `port` is the one that it listens on."""
 
     def __init__(self, kit: kits.Kit, names: Sequence[str], listen: str, terms: Terms) -> None:
-        self.kit, self.terms = kit, terms
+        self.kit = kit
+        self.terms = terms
         self.identity = os.urandom(16)
         self.lines = {name: Line(number) for number, name in enumerate(names)}
         self.numbered = list(self.lines.values())
@@ -196,7 +197,8 @@ class Server:
         connection = Connection(context, asyncio.get_running_loop().create_future())
         if line.connection is not None:
             line.connection.end(grpc.StatusCode.ABORTED, f"{name} has connected again elsewhere")
-        line.connection, line.seen = connection, True
+        line.connection = connection
+        line.seen = True
         if self._over:
             connection.say_over()
         logger.info("%s is connected from %s", name, context.peer())

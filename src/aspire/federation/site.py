@@ -47,7 +47,8 @@ from aspire.sites import Site
 from aspire.types import Method, Report, Task
 
 logger = logging.getLogger("aspire")
-FIRST, LONGEST = 0.25, 5.0  # seconds between two attempts: doubling, and by chance a bit less
+FIRST = 0.25  # seconds between two attempts: doubling, and by chance a bit less
+LONGEST = 5.0
 SHORT = 0.05  # seconds of work for which no thread is worth its while
 OVER = ToSite(over=Over()).SerializeToString()[:1]  # how such a message begins
 WAITING = 4  # tasks in the inbox; nothing more is read while there are as many
@@ -93,8 +94,12 @@ class Dialler:
         give_up: float,
         policy: Policy | None = None,
     ) -> None:
-        self.kit, self.address, self.shape, self.file = kit, address, shape, file
-        self.make, self.give_up = make, give_up
+        self.kit = kit
+        self.address = address
+        self.shape = shape
+        self.file = file
+        self.make = make
+        self.give_up = give_up
         self.policy = policy or Policy()
         self.guard = Guard(self.policy, shape)
         self.memory = Memory()
@@ -215,13 +220,15 @@ class Dialler:
         _, method, local = self.known
         message: Message | None = None
         while (received := await call.read()) is not aio.EOF:
-            self.heard, self.attempts = time.monotonic(), 0
+            self.heard = time.monotonic()
+            self.attempts = 0
             if received[:1] == OVER:
                 self.part(to_site(received).over.reason)
                 return
             message = next_message(message, received, self.shape)
             if message.whole:
-                task, message = task_of(message, local.number), None
+                task = task_of(message, local.number)
+                message = None
                 self.guard.check(task, method.kinds)
                 if self.brief and self.idle and inbox.empty():
                     await answer(task)
@@ -235,7 +242,9 @@ class Dialler:
 
     async def answer(self, call: Any, method: Method, local: Site, task: Task) -> None:
         """One task. One that we have answered already was sent again for its report."""
-        memory, self.idle, here = self.memory, False, self.brief
+        memory = self.memory
+        self.idle = False
+        here = self.brief
         try:
             report = memory.report
             if report is not None and report.task == task.id:

@@ -30,8 +30,10 @@ class Traffic:
     """Touched by the loop's thread only."""
 
     def __init__(self, loop: Loop[Arrival], shape: Shape) -> None:
-        self.loop, self.shape = loop, shape
-        self.reading, self.writing = Places(MOST, loop.put), Places(MOST, loop.put)
+        self.loop = loop
+        self.shape = shape
+        self.reading = Places(MOST, loop.put)
+        self.writing = Places(MOST, loop.put)
         self.unread: deque[Place] = deque()  # of long reports that the driver has yet to absorb
 
     def absorbed(self, reports: int) -> None:

@@ -79,7 +79,7 @@ class Part(_message.Message):
     def __init__(self, header: _Optional[_Union[Header, _Mapping]] = ..., data: _Optional[bytes] = ...) -> None: ...
 
 class Header(_message.Message):
-    __slots__ = ("id", "kind", "scalars", "vectors", "filler")
+    __slots__ = ("id", "kind", "scalars", "vectors")
     class ScalarsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -91,13 +91,11 @@ class Header(_message.Message):
     KIND_FIELD_NUMBER: _ClassVar[int]
     SCALARS_FIELD_NUMBER: _ClassVar[int]
     VECTORS_FIELD_NUMBER: _ClassVar[int]
-    FILLER_FIELD_NUMBER: _ClassVar[int]
     id: int
     kind: str
     scalars: _containers.ScalarMap[str, float]
     vectors: _containers.RepeatedCompositeFieldContainer[Vector]
-    filler: bytes
-    def __init__(self, id: _Optional[int] = ..., kind: _Optional[str] = ..., scalars: _Optional[_Mapping[str, float]] = ..., vectors: _Optional[_Iterable[_Union[Vector, _Mapping]]] = ..., filler: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, id: _Optional[int] = ..., kind: _Optional[str] = ..., scalars: _Optional[_Mapping[str, float]] = ..., vectors: _Optional[_Iterable[_Union[Vector, _Mapping]]] = ...) -> None: ...
 
 class Vector(_message.Message):
     __slots__ = ("name", "length")

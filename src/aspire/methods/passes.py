@@ -17,31 +17,30 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from aspire import letters
 from aspire.core import equations
 from aspire.core.schedules import Limits, Rates
 from aspire.methods import aspire_vectors as plain
 from aspire.methods.aspire_vectors import FEW, Held, Implied, Step
 from aspire.methods.worker import columns
-from aspire.native import compiled
+from aspire.native import compiled, several
 from aspire.types import Task
 
-_number, _array = ctypes.c_int64, ctypes.c_void_p
-_double, _float = ctypes.c_double, ctypes.c_float
+_number = ctypes.c_int64
+_array = ctypes.c_void_p
+_double = ctypes.c_double
+_float = ctypes.c_float
 
 
 class _Step(ctypes.Structure):
     """As in passes.c."""
 
     _fields_ = (
-        ("p", _number), ("reports", _number),
-        *((name, _array) for name in (
-            "workers", "told", "w", "phi", "v", "z", "average", "sum_w", "sum_phi",
-        )),
-        *((name, _double) for name in ("many", "kappa", "eta", "a1", "share")),
-        *((name, _float) for name in ("c2", "rho2", "a4", "k")),
+        *several(_number, "p reports"),
+        *several(_array, "workers told w phi v z average sum_w sum_phi"),
+        *several(_double, "many kappa eta a1 share"),
+        *several(_float, "c2 rho2 a4 k"),
         ("push", _array),
-    )  # fmt: skip
+    )
 
 
 @lru_cache(maxsize=1)
@@ -74,16 +73,30 @@ def move(step: Step, held: Held | None = None) -> Tensor:
 
 
 def _move(functions: Any, s: Step) -> Tensor:
-    # several rows are taken apart later
-    v = letters.empty_like(s.told) if len(s.told) == 1 else torch.empty_like(s.told)
+    v = torch.empty_like(s.told)
     given = _Step(
-        s.told.shape[1], s.told.shape[0], s.workers.ctypes.data,
-        s.told.data_ptr(), s.w.data_ptr(), s.phi.data_ptr(), v.data_ptr(),
-        s.z.data_ptr(), s.average.data_ptr(), s.sum_w.data_ptr(), s.sum_phi.data_ptr(),
-        s.kappa * s.n, s.kappa, s.rates.eta_z, s.limits.a1, s.share,
-        s.rates.c2, s.rates.rho2, s.limits.a4, s.kappa,
+        s.told.shape[1],
+        s.told.shape[0],
+        s.workers.ctypes.data,
+        s.told.data_ptr(),
+        s.w.data_ptr(),
+        s.phi.data_ptr(),
+        v.data_ptr(),
+        s.z.data_ptr(),
+        s.average.data_ptr(),
+        s.sum_w.data_ptr(),
+        s.sum_phi.data_ptr(),
+        s.kappa * s.n,
+        s.kappa,
+        s.rates.eta_z,
+        s.limits.a1,
+        s.share,
+        s.rates.c2,
+        s.rates.rho2,
+        s.limits.a4,
+        s.kappa,
         None if s.push is None else s.push.ctypes.data,
-    )  # fmt: skip
+    )
     functions.move(ctypes.byref(given))
     return v
 
@@ -96,12 +109,23 @@ def implied_lengths(asked: Implied) -> list[float]:
 
 
 def _implied(functions: Any, x: Implied) -> list[float]:
-    (reports, p), at = x.told.shape, Tensor.data_ptr
+    reports, p = x.told.shape
+    at = Tensor.data_ptr
     found = (_double * reports)()
     functions.implied(
-        p, reports, x.workers.ctypes.data, at(x.told), at(x.w), at(x.phi), at(x.z),
-        x.kappa.ctypes.data, x.rate.ctypes.data, x.weight.ctypes.data, x.steps, found,
-    )  # fmt: skip
+        p,
+        reports,
+        x.workers.ctypes.data,
+        at(x.told),
+        at(x.w),
+        at(x.phi),
+        at(x.z),
+        x.kappa.ctypes.data,
+        x.rate.ctypes.data,
+        x.weight.ctypes.data,
+        x.steps,
+        found,
+    )
     return list(found)
 
 
@@ -120,7 +144,7 @@ def worker_step(
 def _worker(
     functions: Any, w: Tensor, g: Tensor, v: Tensor, told: Mapping[str, float], limit: float
 ) -> Tensor:
-    out = letters.empty_like(w)
+    out = torch.empty_like(w)
     rows = (x.data_ptr() for x in (w, g, v, out))
     functions.worker(w.shape[1], *rows, told["pi"], told["kappa"], told["rate"], limit)
     return out
@@ -131,7 +155,8 @@ def _worker(
 
 def agrees(functions: Any, reports: int, share: float, p: int = 1100) -> bool:
     """Whether the passes and torch agree to the bit, in whole vectors and odd ends."""
-    one, other = trial(reports, share, p), trial(reports, share, p)
+    one = trial(reports, share, p)
+    other = trial(reports, share, p)
     kappa, rate, weight = np.linspace(0.3, 1.7, 3 * reports).reshape(3, reports)
     asked = Implied(one.workers, one.told, one.w, one.phi, one.z, kappa, rate, weight, 3)
     if _implied(functions, asked) != plain.implied_squares(asked):
@@ -151,7 +176,8 @@ def trial(reports: int, share: float, p: int) -> Step:
     draw = torch.Generator().manual_seed(0)
     told, w, phi = torch.randn((3, reports, p), generator=draw).unbind(0)
     z, average, sum_w, sum_phi = torch.randn((4, p), generator=draw, dtype=torch.float64)
-    rates, limits = Rates(0.31, 0.0, 0.1, 0.17, 0.1, 0.013), Limits(a1=1.5, a4=0.9)
+    rates = Rates(0.31, 0.0, 0.1, 0.17, 0.1, 0.013)
+    limits = Limits(a1=1.5, a4=0.9)
     workers = np.arange(reports)[::-1].copy()
     push = None if share < 0.5 else np.linspace(0.2, 1.1, reports)
     vectors = told, w, phi, z, average, sum_w, sum_phi

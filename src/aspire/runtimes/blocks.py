@@ -1,10 +1,9 @@
 """Whole blocks of asynchronous steps at once: the order first, then the numbers.
 
 The simulator takes one event at a time. Where everybody is present, the order of events is known
-ahead (`order`) and the numbers follow in tables of rows: on the CPU compiled (`blocks_native`), or
-with the equations as they stand (`blocks_rows`) where there is no compiler, on CUDA as graphs of a
-few kernels (`blocks_cuda`). A run enters with a `Simulation` and leaves with one, so evaluation,
-checkpoints and `resume` are the simulator's own.
+ahead (`order`) and the numbers follow in tables of rows: on the CPU compiled (`blocks_native`), on
+CUDA as graphs of a few kernels (`blocks_cuda`). A run enters with a `Simulation` and leaves with
+one, so evaluation, checkpoints and `resume` are the simulator's own.
 Events are the simulator's to the bit, numbers up to rounding. The log is a chain of one sha256 a
 step over times, workers, task ids and digests of the reports.
 """
@@ -30,7 +29,6 @@ from aspire.problem import Problem
 from aspire.protocol import LARGEST, size
 from aspire.runtimes import simulator
 from aspire.runtimes.blocks_native import Compiled, can_compile
-from aspire.runtimes.blocks_rows import Rows
 from aspire.runtimes.blocks_work import Flight, Plan
 from aspire.runtimes.errors import Stopped
 from aspire.runtimes.order import Block, Integers, Order
@@ -75,11 +73,10 @@ def served(rules: Rules, problem: Problem) -> bool:
     lies = [site.lie for site in problem.sites if site.lie is not None]
     if sum(lie.about_model for lie in lies) > 1:
         return False
+    if not on_card(problem):
+        return can_compile(problem)
     plain = not (lies or rules.bounded or rules.preset.momentum)
-    plain = plain and (rules.max_planes or math.inf) <= MOST_PLANES
-    if on_card(problem):
-        return plain
-    return on_host(problem, rowwise=plain)
+    return plain and (rules.max_planes or math.inf) <= MOST_PLANES
 
 
 def on_card(problem: Problem) -> bool:
@@ -90,19 +87,6 @@ def on_card(problem: Problem) -> bool:
     if stack is None or not (stack.classes and stack.relu_only):
         return False
     return all(max(layer.inputs, layer.outputs) <= WIDEST for layer in stack.layers)
-
-
-def on_host(problem: Problem, *, rowwise: bool = True) -> bool:
-    """Whether steps.c can, or, `rowwise`, every row can be evaluated by itself, in any order."""
-    if problem.flat.start.device.type != "cpu":
-        return False
-    if can_compile(problem):
-        return True
-    first = problem.sites[0]
-    stack = first.objective.stack
-    if stack is None or not stack.relu_only:
-        return False
-    return rowwise and stack.rowwise(problem.flat.start, first.batch_samples)
 
 
 def run(
@@ -182,12 +166,9 @@ class Engine:
             self.rows: Any = Card(self.rules, m, simulation.problem, flight, self.quorum)
         else:
             self.look = max(1, min(LOOK, REPORTS // self.quorum))
-            tables = self.rules, m, simulation.problem, flight
             draws, threads = self.clock.number + 1, simulation.evaluate.threads
-            self.rows = (
-                Compiled(*tables, self.quorum, draws, threads)
-                if can_compile(simulation.problem)
-                else Rows(*tables, draws)
+            self.rows = Compiled(
+                self.rules, m, simulation.problem, flight, self.quorum, draws, threads
             )
         self.thread = ThreadPoolExecutor(1) if self.quorum >= APART else None
         self.ahead: Callable[[], tuple[Block, Plan]] | None = None

@@ -1,4 +1,4 @@
-"""The numbers of a block of steps on CUDA: the tables of `blocks_rows`, whole steps as graphs.
+"""The numbers of a block of steps on CUDA: tables of rows, whole steps as graphs.
 
 A step is eight kernels on a fixed grid. The gradients of Q depend on the reported w_j alone, so
 they are taken beside the master's part, and the reported losses beside the next gradients. What a

@@ -1,4 +1,4 @@
-"""The numbers of a block of steps on the CPU, compiled: the tables of `blocks_rows` for steps.c."""
+"""The numbers of a block of steps on the CPU, compiled: tables of rows for steps.c."""
 
 from __future__ import annotations
 

@@ -32,7 +32,9 @@ from aspire.runtimes.log import Place
 from aspire.runtimes.selection import Watched
 from aspire.types import Amount, As
 
-FOLDER, FORMAT, KEPT = "checkpoints", "6", 3
+FOLDER = "checkpoints"
+FORMAT = "6"
+KEPT = 3
 TREE = "tree"  # the name of the tensor that holds the bytes of the JSON text
 
 
@@ -103,7 +105,8 @@ class Packer:
 
     def _own(self, value: Tensor) -> Tensor:
         """A tensor in memory that is all its own, which a file's tensors must have."""
-        found, storage = value.detach().cpu(), value.untyped_storage()
+        found = value.detach().cpu()
+        storage = value.untyped_storage()
         if self.copy or storage.nbytes() != value.nbytes or storage.data_ptr() in self.memory:
             return found.clone()
         self.memory.add(storage.data_ptr())

@@ -124,7 +124,8 @@ class Reader:
         made_of = kind if named == name_of(kind) else self.classes.get(named)
         if made_of is None or not (is_dataclass(made_of) and issubclass(made_of, kind)):
             raise Malformed(f"{at} is a {named[:60]!r}: expected a {kind.__name__}")
-        given, sizes = body["fields"], dict(self.expected.sizes)
+        given = body["fields"]
+        sizes = dict(self.expected.sizes)
         in_set = issubclass(made_of, UncertaintySet)
         wanted = dict.fromkeys(_names(made_of), OF_A_SET) if in_set else _fields(made_of)
         if not isinstance(given, dict) or set(given) != set(wanted):
@@ -179,7 +180,8 @@ class Reader:
 
     def _one_of(self, tree: Any, kinds: tuple[Any, ...], at: str, sizes: Any) -> Any:
         """The first that fits; what does not fit leaves no trace."""
-        before, reason = len(self.taken), Malformed(f"{at} fits nothing")
+        before = len(self.taken)
+        reason = Malformed(f"{at} fits nothing")
         in_message = self.in_message
         for kind in kinds:
             try:

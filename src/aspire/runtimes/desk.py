@@ -44,7 +44,10 @@ class Evaluator:
     def __init__(
         self, method: Method, problem: Problem, *, exact: bool = False, threads: int = 1
     ) -> None:
-        self.method, self.problem, self.exact, self.threads = method, problem, exact, threads
+        self.method = method
+        self.problem = problem
+        self.exact = exact
+        self.threads = threads
         aside = threads - 1 if problem.batched else 0
         self._threads = ThreadPoolExecutor(aside) if aside > 0 else None
         self._flying: dict[int, tuple[Future[Results] | Results, int]] = {}  # by task: call, row
@@ -77,7 +80,8 @@ class Evaluator:
             return None
         call, row = self._flying.pop(task.id)
         results = call.result() if isinstance(call, Future) else call
-        found, results[row] = results[row], None  # the rest of the call may wait for long
+        found = results[row]
+        results[row] = None  # the rest of the call may wait for long
         return found
 
     def drop(self, task: Task) -> None:

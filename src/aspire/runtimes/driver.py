@@ -125,8 +125,13 @@ class Driver:
         min_sites    that must have answered before the training starts; None: all
         deadline     how many times the others' usual time a worker may take; None: no limit
         """
-        self.method, self.carrier, self.names, self.state = method, carrier, names, state
-        self.log, self.patience, self.clock = log, patience, clock
+        self.method = method
+        self.carrier = carrier
+        self.names = names
+        self.state = state
+        self.log = log
+        self.patience = patience
+        self.clock = clock
         self.min_sites = len(names) if min_sites is None else min_sites
         self.deadline = math.inf if deadline is None else deadline
         self.over = False  # no more events
@@ -230,7 +235,8 @@ class Driver:
 
     def turn(self, arrival: Turn) -> list[Info]:
         """Time in which a worker had to wait for others counts against nobody."""
-        j, now = arrival.worker, self.clock()
+        j = arrival.worker
+        now = self.clock()
         self.opened = now
         held = self.state.hands.get(j)
         if held is not None and held.id == arrival.task:
@@ -248,7 +254,8 @@ class Driver:
         return known
 
     def report(self, report: Report) -> list[Info]:
-        j, state = report.worker, self.state
+        j = report.worker
+        state = self.state
         held = state.hands.get(j)
         if held is None or held.id != report.task:
             return self.drop(j)
@@ -312,7 +319,8 @@ class Driver:
 
     def notice_silence(self) -> list[Info]:
         """Declare away who takes too long; before the start, end the run if too few are here."""
-        now, infos = self.clock(), []
+        now = self.clock()
+        infos = []
         if not self.state.started:
             if now - self.opened > self.patience:
                 self._refuse_to_start()

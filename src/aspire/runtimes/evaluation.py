@@ -51,9 +51,11 @@ def scored(figures: Figures, uncertainty: UncertaintySet) -> dict[str, Any]:
     `losses` and all that is formed of them are on the training parts. The worst is the worst of the
     sites that answered, and the worst case is over those.
     """
-    losses, accuracies = figures.train_losses, figures.accuracies
+    losses = figures.train_losses
+    accuracies = figures.accuracies
     told = losses.tolist()
-    vals, val_accuracies = _told(figures.val_losses), _told(figures.val_accuracies)
+    vals = _told(figures.val_losses)
+    val_accuracies = _told(figures.val_accuracies)
     here = np.isfinite(losses)
     over = uncertainty if here.all() else uncertainty.restrict(here) if here.any() else None
     return {

@@ -26,7 +26,8 @@ from aspire.runtimes.decode import Expected
 from aspire.runtimes.errors import Stopped
 
 logger = logging.getLogger("aspire")
-LOCK, STATUS = "run.lock", "status.json"
+LOCK = "run.lock"
+STATUS = "status.json"
 FILES = (rundir.RUN, rundir.HISTORY, rundir.MODEL, rundir.RESULT, events.NAME, STATUS, LOCK)
 LIMITS = {"patience", "min_sites", "deadline", "checkpoint_seconds", "tensorboard"}
 FOLDERS = (checkpoint.FOLDER, events.VECTORS)
@@ -37,7 +38,8 @@ class RunFolder:
     """A run folder that this process has locked; `with` unlocks it at the end."""
 
     def __init__(self, path: Path) -> None:
-        self.path, self.ended = path, False
+        self.path = path
+        self.ended = False
         self._begun = False  # something of ours is in it
         self._resumable = False  # this process has written or taken up a checkpoint
         self._torn = False  # a line of history is missing
@@ -221,7 +223,8 @@ def refuse_strange(path: Path) -> None:
 
 def read_settings(path: Path) -> dict[str, Any]:
     """run.json, with what every command needs of it."""
-    settings, where = rundir.read_record(path / rundir.RUN), str(path / rundir.RUN)
+    settings = rundir.read_record(path / rundir.RUN)
+    where = str(path / rundir.RUN)
     perhaps = (dict, type(None))
     rundir.need(settings, where, sites=list, log=str, source=perhaps, engine=perhaps)
     events.check_level(settings["log"])
@@ -244,7 +247,8 @@ def read_settings(path: Path) -> dict[str, Any]:
 def read_status(path: Path) -> dict[str, Any]:
     """status.json, and whether the run has ended."""
     read_settings(path)
-    status, ended = rundir.read_record(path / STATUS, sealed=True), has_ended(path)
+    status = rundir.read_record(path / STATUS, sealed=True)
+    ended = has_ended(path)
     if status.get("ended") and not ended:
         raise ValueError(f"{path / rundir.RESULT}: the run has ended: expected its result")
     return {**status, "ended": ended}

@@ -1,4 +1,4 @@
-"""Triton kernels of one asynchronous step; what each computes stands in `blocks_rows.Rows`.
+"""Triton kernels of one asynchronous step; what each computes stands in `core.equations`.
 
 A row is a worker. The gradient of a stack of Linear and ReLU layers is one program a row: products
 run over scratch memory that stays in the caches, samples are drawn by the counter hash of

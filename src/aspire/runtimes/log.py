@@ -37,7 +37,8 @@ from aspire.types import Count, Event, Report
 
 logger = logging.getLogger("aspire")
 LEVELS = ("full", "digest", "off", "vectors")
-NAME, VECTORS = "events.jsonl", "reports"
+NAME = "events.jsonl"
+VECTORS = "reports"
 LONG = 2**16  # numbers: longer vectors are hashed in a thread
 WAITING = 2**26  # bytes of lines that may wait for room on the disk
 EVENT = b'{"n": '  # what the line of an event begins with
@@ -111,7 +112,8 @@ class EventLog:
         self, level: str = "digest", path: Path | None = None, place: Place | None = None
     ) -> None:
         check_level(level)
-        self.level, self._path = level, path
+        self.level = level
+        self._path = path
         self.count = 0 if place is None else place.count
         self._hash = "" if place is None else place.sha256
         self._ended = place is not None and place.ended
@@ -282,7 +284,9 @@ def chained(chain: str, line: bytes) -> str:
 def verified(path: Path, level: str, place: Place) -> Any:
     """The hash of the file up to `place`, to go on with; ValueError where it is not as it was."""
     whole = hashlib.sha256()
-    chain, count, left = "", 0, place.bytes
+    chain = ""
+    count = 0
+    left = place.bytes
     try:
         if not path.is_file():
             raise ValueError(f"{path}: expected the log of the run, and there is none")
@@ -291,7 +295,8 @@ def verified(path: Path, level: str, place: Place) -> Any:
                 left -= len(line)
                 whole.update(line)
                 if line.startswith(EVENT):
-                    chain, count = chained(chain, line.removesuffix(b"\n")), count + 1
+                    chain = chained(chain, line.removesuffix(b"\n"))
+                    count += 1
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror}") from None
     events = (place.sha256, place.count) if level in ("full", "vectors") else (chain, count)
@@ -324,7 +329,9 @@ def read_vectors(file: Path) -> dict[str, torch.Tensor]:
 
 def read(path: Path) -> tuple[list[dict[str, Any]], dict[str, Any] | None]:
     """The events and the end mark (None: the run did not end) of a log."""
-    events, end, chain = [], None, ""
+    events = []
+    end = None
+    chain = ""
     for number, line in enumerate(rundir.read_text(path).split("\n"), start=1):
         if not line:
             continue
@@ -333,7 +340,8 @@ def read(path: Path) -> tuple[list[dict[str, Any]], dict[str, Any] | None]:
             raise ValueError(f"{path}, line {number}: expected a JSON object")
         if "event" in record:
             events.append(record)
-            chain, end = chained(chain, line.encode()), None
+            chain = chained(chain, line.encode())
+            end = None
         elif "mark" in record:
             end = record if record["mark"] == "end" else None
     if end is not None:

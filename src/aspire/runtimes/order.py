@@ -8,16 +8,13 @@ so the next step takes the S earliest reports of the N tasks in flight.
 
 from __future__ import annotations
 
-import ctypes
 import heapq
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from aspire import native
 from aspire.runtimes.delays import Delays, many
 from aspire.types import Array
 
@@ -74,13 +71,12 @@ class Order:
         n = len(self.due)
         self.known = np.zeros((n, AHEAD))
         self.first = np.full(n, -AHEAD)
-        self._upcoming: list[list[float]] = [[] for _ in range(n)]
+        self._heap: list[tuple[float, int]] = []
 
     def block(self, count: int) -> Block:
         """The next `count` steps; the clock moves on."""
         if self.quorum <= FEW:
-            functions = native.library(torch.float32)
-            return self._by_heap(count) if functions is None else self._compiled(functions, count)
+            return self._by_heap(count)
         columns: Any = [np.empty((count, self.quorum), dtype=np.int64) for _ in range(7)]
         columns[3] = np.empty((count, self.quorum))  # times
         for i in range(count):
@@ -88,60 +84,32 @@ class Order:
                 table[i] = found
         return Block(self.clock(), *columns)
 
-    def _compiled(self, functions: Any, count: int) -> Block:
-        """The same heap in order.c."""
-        columns: Any = [np.zeros((count, self.quorum), dtype=np.int64) for _ in range(7)]
-        columns[3] = np.zeros((count, self.quorum))  # times
-        done = 0
-        while done < count:
-            arrays = self.due, self.number, self.task, self.known, self.first, *columns
-            due, number, task, *rest = map(native.at, arrays)
-            given = native.Order(
-                len(self.due), self.quorum, AHEAD, due, number, task, self.next_id, *rest
-            )
-            done = functions.lay_out(ctypes.byref(given), done, count)
-            if done < 0:
-                raise MemoryError("order.c found no memory for its heap")
-            self.next_id = given.next_id
-            if done < count:
-                self._ask(np.flatnonzero(self.number - self.first >= AHEAD // 2))
-        self.time = float(columns[3][-1, -1])
-        return Block(self.clock(), *columns)
-
     def _by_heap(self, count: int) -> Block:
-        """The same with a heap of (time, worker), where there is no compiler."""
-        heap = list(zip(self.due.tolist(), range(len(self.due)), strict=True))
-        heapq.heapify(heap)
-        number, task, delays = self.number.tolist(), self.task.tolist(), self._upcoming
-        rows: list[tuple[Any, ...]] = []
-        for _ in range(count):
-            got = [heapq.heappop(heap) for _ in range(self.quorum)]
-            arrived = [j for _, j in got]
-            workers, last = sorted(arrived), got[-1][0]
-            seen = [task[j] for j in arrived], [number[j] for j in arrived]
-            for j in workers:
-                number[j] += 1
-                task[j] = self.next_id
-                self.next_id += 1
-                queue = delays[j]
-                heapq.heappush(
-                    heap, (last + (queue.pop() if queue else self._more(j, number[j])), j)
-                )
-            numbers, places = [number[j] for j in workers], [arrived.index(j) for j in workers]
-            rows.append((workers, numbers, arrived, [time for time, _ in got], *seen, places))
-        self.time = last
-        self.number, self.task = np.array(number), np.array(task)
-        for time, j in heap:
-            self.due[j] = time
+        """The same with a heap of (time, worker)."""
+        if not self._heap:
+            self._heap = list(zip(self.due.tolist(), range(len(self.due)), strict=True))
+            heapq.heapify(self._heap)
+        rows = [self._step_by_heap() for _ in range(count)]
         columns: Any = [np.array(column) for column in zip(*rows, strict=True)]
         return Block(self.clock(), *columns)
 
-    def _more(self, j: int, number: int) -> float:
-        """The delay of this task, and those of worker j's next ones in its queue."""
-        ahead = np.arange(number, number + AHEAD)
-        found = many(self.delays, self.seed, np.full(AHEAD, j), ahead)
-        self._upcoming[j] = found[:0:-1].tolist()
-        return float(found[0])
+    def _step_by_heap(self) -> tuple[list[Any], ...]:
+        got = [heapq.heappop(self._heap) for _ in range(self.quorum)]
+        times = [time for time, _ in got]
+        arrived = [j for _, j in got]
+        workers = sorted(arrived)
+        seen = [self.task.item(j) for j in arrived], [self.number.item(j) for j in arrived]
+        self.time = times[-1]
+        for j in workers:
+            self.number[j] += 1
+            self.task[j] = self.next_id
+            self.next_id += 1
+            due = self.time + self._delay(j)
+            self.due[j] = due
+            heapq.heappush(self._heap, (due, j))
+        numbers = [self.number.item(j) for j in workers]
+        places = [arrived.index(j) for j in workers]
+        return workers, numbers, arrived, times, *seen, places
 
     def clock(self) -> Clock:
         arrays = self.due.copy(), self.number.copy(), self.task.copy()
@@ -155,9 +123,12 @@ class Order:
         turns = times.argsort()
         if len(early) > S or (np.diff(times[turns]) == 0).any():
             turns = times.argsort(kind="stable")[:S]  # at one instant by worker
-            early, turns = np.sort(early[turns]), early[turns]
-            turns = early.searchsorted(turns)
-        workers, arrived, places = early, early[turns], np.empty(S, dtype=np.int64)
+            arrived = early[turns]
+            early = np.sort(arrived)
+            turns = early.searchsorted(arrived)
+        workers = early
+        arrived = early[turns]
+        places = np.empty(S, dtype=np.int64)
         places[turns] = np.arange(S)
         seen = arrived, self.due[arrived], self.task[arrived], self.number[arrived], places
         self.time = float(last)
@@ -175,6 +146,12 @@ class Order:
             column = numbers - self.first[workers]
         found: Array = self.known[workers, column]
         return found
+
+    def _delay(self, j: int) -> float:
+        """Of the task that worker j has now."""
+        if self.number.item(j) - self.first.item(j) >= AHEAD:
+            self._ask(np.flatnonzero(self.number - self.first >= AHEAD // 2))
+        return self.known.item(j, self.number.item(j) - self.first.item(j))
 
     def _ask(self, short: Integers) -> None:
         """The next delays of these workers."""

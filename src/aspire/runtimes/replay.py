@@ -36,7 +36,8 @@ def replay_events(
     late = {e["worker"] for e in _first_of_each(events) if e["event"] == "joined"}
     present = tuple(j for j in range(len(problem.names)) if j not in late)
     master, tasks = method.init(problem.facts(present), seed)
-    desk, evaluate = Desk(), Evaluator(method, problem, exact=exact)
+    desk = Desk()
+    evaluate = Evaluator(method, problem, exact=exact)
     for record in events:
         for task in tasks:
             desk.hand(task)

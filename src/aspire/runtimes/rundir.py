@@ -24,7 +24,10 @@ from safetensors import SafetensorError
 from safetensors.torch import save_model
 from torch import nn
 
-RUN, HISTORY, MODEL, RESULT = "run.json", "history.jsonl", "model.safetensors", "result.json"
+RUN = "run.json"
+HISTORY = "history.jsonl"
+MODEL = "model.safetensors"
+RESULT = "result.json"
 SEAL = "checksum"  # of all other keys of a JSON file
 
 
@@ -56,7 +59,8 @@ def versions() -> dict[str, Any]:
 
 def how_to_resume(folder: Path) -> str:
     """The command, or the call where no file is known, that goes on with the run in `folder`."""
-    settings, where = read_record(folder / RUN), repr(str(folder))
+    settings = read_record(folder / RUN)
+    where = repr(str(folder))
     if settings.get("source") is None and settings.get("engine") is None:
         made = "from aspire.train import prepare, resume"
         call = f"resume({where}, prepare(model, sites, ...))"

@@ -16,7 +16,9 @@ from torch import Tensor
 
 from aspire.types import Count, Flat
 
-LOSS, ACCURACY, LAST = "worst_loss", "worst_accuracy", "last"
+LOSS = "worst_loss"
+ACCURACY = "worst_accuracy"
+LAST = "last"
 RULES = (LOSS, ACCURACY, LAST)
 TRAINING = "worst training loss"
 Figure = tuple[float, ...]  # the smaller, the better
@@ -79,7 +81,9 @@ def update(
     newest = figure(history[-1], away, kind)
     before = None if best.line is None else figure(history[best.line], away, kind)
     if newest is not None and (before is None or newest < before):
-        best.line, best.since, best.seen = len(history) - 1, 0, True
+        best.line = len(history) - 1
+        best.since = 0
+        best.seen = True
         return True
     if before is None:
         best.line = None

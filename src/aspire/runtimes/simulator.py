@@ -144,7 +144,8 @@ class Simulation:
 
     def note_absence(self, event: Left | Joined) -> None:
         """Who was away from which iteration to which."""
-        t, j = self.master.t, event.worker
+        t = self.master.t
+        j = event.worker
         if isinstance(event, Left):
             self.absences.append({"site": j, "from": t, "to": None, "reason": PLANNED})
         for absence in self.absences if isinstance(event, Joined) else ():
@@ -162,7 +163,8 @@ def begin(
     exact: bool = False,
 ) -> Simulation:
     """Everything up to the first event; `exact`: no task is evaluated beside another."""
-    away, late = list(absences), set()
+    away = list(absences)
+    late = set()
     for absence in away:
         if not 0 <= absence.worker < len(problem.sites):
             raise ValueError(

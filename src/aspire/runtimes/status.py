@@ -36,7 +36,8 @@ def simulated(names: Sequence[str], line: Mapping[str, Any]) -> dict[str, Any]:
 
 def status(driver: Driver, rate: float) -> dict[str, Any]:
     """The numbers of the run and a row per site."""
-    state, now = driver.state, driver.clock()
+    state = driver.state
+    now = driver.clock()
     weights = driver.method.weights(state.master)
     losses = [-np.inf if loss is None else loss for loss in state.losses]
     worst = int(np.argmax(losses))
@@ -92,5 +93,6 @@ class Board:
             return
         reports = sum(driver.state.reports)
         rate = (reports - self.reports) / max(clock - self.at, 1e-9)
-        self.at, self.reports = clock, reports
+        self.at = clock
+        self.reports = reports
         self.folder.show(status(driver, rate) | more)

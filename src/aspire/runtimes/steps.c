@@ -1,10 +1,9 @@
-/* Whole asynchronous steps on the CPU: `blocks_rows` and `blocks_work`, compiled.
+/* Whole asynchronous steps on the CPU: (11) to (15) on tables of rows.
 
    The caller's thread takes the master's steps; the tasks that they hand out are worked on by it or
    by helpers, whoever comes first. A row does not depend on other rows, so nothing depends on who
    did it. */
 
-#include "order.c"
 #include "../rows.c"
 
 #include <float.h>
