@@ -32,7 +32,7 @@ from typing import Any
 
 from proxy import Proxy
 
-from aspire.runtimes import checkpoint
+from aspire.runs import checkpoint
 
 ROOT = Path(__file__).parent.parent
 ASPIRE = [sys.executable, "-m", "aspire"]
@@ -295,7 +295,7 @@ def processes() -> Iterator[tuple[int, str, int]]:
 def site_process(file: Path, kit: Path, connect: str) -> None:
     """`aspire site`, except that after SIGUSR1 it sends its next report twice."""
     from aspire.cli import main
-    from aspire.federation import site
+    from aspire.engines.grpc import site
 
     again: list[int] = []
     signal.signal(signal.SIGUSR1, lambda number, frame: again.append(number))

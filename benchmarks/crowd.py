@@ -18,8 +18,8 @@ import grpc
 import torch
 from grpc import aio
 
-from aspire.federation import kits
-from aspire.federation.messages import (
+from aspire.engines.grpc import kits
+from aspire.engines.grpc.messages import (
     CHUNK,
     HELLO,
     MAJOR,
@@ -29,7 +29,7 @@ from aspire.federation.messages import (
     frames,
     unframed,
 )
-from aspire.federation.wire_pb2 import Header, Hello, ToSite
+from aspire.engines.grpc.wire_pb2 import Header, Hello, ToSite
 
 SAMPLES = 4.0
 AT_ONCE = 16  # sites that are connecting

@@ -28,10 +28,10 @@ import torch
 from torch import nn
 
 from aspire.methods import aspire
-from aspire.problem import Problem, build
-from aspire.runtimes import blocks, simulator
-from aspire.runtimes.delays import LogNormal
-from aspire.runtimes.log import EventLog
+from aspire.problem.problem import Problem, build
+from aspire.runs.log import EventLog
+from aspire.simulator import blocks, simulator
+from aspire.simulator.delays import LogNormal
 
 WIDTHS = (7, 64, 32, 16, 11)
 BATCH, SAMPLES = 64, 2000

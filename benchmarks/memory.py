@@ -31,13 +31,13 @@ from typing import Any
 import torch
 from torch import nn
 
+from aspire.api import predict, prepare
+from aspire.api.engines import crew_and_job, train_on
+from aspire.api.job import Job
+from aspire.engines.driver import Driver, begin
 from aspire.methods import direct
-from aspire.runtimes.driver import Driver, begin
-from aspire.runtimes.log import EventLog
-from aspire.sites import Scores
-from aspire.train import predict, prepare
-from aspire.train.engines import crew_and_job, train_on
-from aspire.train.job import Job
+from aspire.problem.sites import Scores
+from aspire.runs.log import EventLog
 from aspire.types import Method
 
 HERE = Path(__file__)
@@ -127,7 +127,7 @@ def job_of(sites: int, parameters: int) -> Job:
 
 def on_ray(sites: int, parameters: int, actors: int, compute: bool) -> dict[str, Any]:
     """With a run folder, and about as many checkpoints whatever the sites."""
-    from aspire.clusters.ray import Ray
+    from aspire.engines.ray import Ray
 
     engine, job, began = Ray(actors=min(actors, sites)), job_of(sites, parameters), perf_counter()
     crew: Any = [partial(member, j, len(job.problem.flat.start)) for j in range(sites)]
@@ -144,11 +144,11 @@ def on_ray(sites: int, parameters: int, actors: int, compute: bool) -> dict[str,
 
 def in_federation(sites: int, parameters: int) -> dict[str, Any]:
     """The server; the crowd comes when it has said its port."""
-    from aspire.federation import kits
-    from aspire.federation.lines import Terms
-    from aspire.federation.messages import shape_of
-    from aspire.federation.server import Server
-    from aspire.federation.wire_pb2 import Settings
+    from aspire.engines.grpc import kits
+    from aspire.engines.grpc.connections import Terms
+    from aspire.engines.grpc.messages import shape_of
+    from aspire.engines.grpc.server import Server
+    from aspire.engines.grpc.wire_pb2 import Settings
 
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

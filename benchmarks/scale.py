@@ -25,7 +25,7 @@ from typing import Any
 import torch
 
 from aspire import train
-from aspire.train import predict
+from aspire.api import predict
 
 FEATURES, CLASSES, SAMPLES = 200, 10, 10
 PARAMETERS = CLASSES * (FEATURES + 1)

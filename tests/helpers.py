@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from aspire.problem import Problem, build
-from aspire.runtimes.log import chained
+from aspire.problem.problem import Problem, build
+from aspire.runs.log import chained
 from aspire.types import Event, Facts, Local, Method, Report, Task
 
 
@@ -71,7 +71,7 @@ class Board:
 
 def same(a: Any, b: Any) -> bool:
     """Two states, to the bit."""
-    from aspire.runtimes.log import digest
+    from aspire.runs.log import digest
 
     return digest(a) == digest(b)
 

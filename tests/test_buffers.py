@@ -11,14 +11,14 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from aspire import train
-from aspire.execution import decide
+from aspire.api import Interrupted, prepare, replay, resume
 from aspire.methods import buffers, direct
-from aspire.objective import Flat, Objective
-from aspire.problem import build
-from aspire.replayed import together
-from aspire.samples import Samples
+from aspire.problem.execution import decide
+from aspire.problem.graphs import together
+from aspire.problem.objective import Flat, Objective
+from aspire.problem.problem import build
+from aspire.problem.samples import Samples
 from aspire.sets import CDNorm
-from aspire.train import Interrupted, prepare, replay, resume
 from aspire.types import Buffer, Report
 from tests.helpers import Board, Quadratic
 

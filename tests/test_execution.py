@@ -10,11 +10,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from aspire import native, train
+from aspire import train
+from aspire.api import Interrupted, prepare, replay, resume
+from aspire.compiled import native
 from aspire.methods import direct
-from aspire.problem import build
-from aspire.runtimes.folder import read_settings
-from aspire.train import Interrupted, prepare, replay, resume
+from aspire.problem.problem import build
+from aspire.runs.folder import read_settings
 from tests.helpers import blobs
 
 Make = Callable[[], nn.Module]

@@ -18,12 +18,12 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from aspire import Absence, Constant, train
+from aspire.api import Interrupted, prepare, replay, resume
+from aspire.api.engines import crew_and_job
+from aspire.api.summary import summary
 from aspire.cli import main
 from aspire.methods import afl, aspire, central, fedavg
-from aspire.runtimes.folder import RunFolder
-from aspire.train import Interrupted, prepare, replay, resume
-from aspire.train.engines import crew_and_job
-from aspire.train.summary import summary
+from aspire.runs.folder import RunFolder
 from tests.helpers import blobs, linear
 from tests.methods.table import ROWS
 from tests.runtimes.threads import ThreadEngine
@@ -396,9 +396,7 @@ def test_so_does_one_of_python(engine, tmp_path):
         train(linear(), blobs(), engine=engine, out=folder, stop=lambda: next(asked), **QUICK)
     start, call = str(stopped.value).split("; continue with the same arguments: ")
     assert re.fullmatch(r"stopped after \d+ iterations", start)
-    code = "import aspire.train.engines; " + call.replace("{...}", "QUICK").replace(
-        "...", "**QUICK"
-    )
+    code = "import aspire.api.engines; " + call.replace("{...}", "QUICK").replace("...", "**QUICK")
     exec(code, {"engine": engine, "model": linear(), "sites": blobs(), "QUICK": QUICK})
     assert (folder / "result.json").is_file()
     with pytest.raises(Interrupted, match="nothing of it is kept"):

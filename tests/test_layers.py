@@ -1,16 +1,12 @@
 """The order of the layers, read off the imports.
 
-    types <- protocol, problem, batches, sets, core <- methods <- runtimes <- train <- experiments
-        <- cli
-    activations <- native <- stacks_native <- stacks <- objective <- sites <- problem
-    changing <- objective
-    objective <- execution <- problem
-    arguments, failures <- conversion <- samples <- values <- trial <- problem
+    types, arguments <- protocol, sets, compiled <- problem, core <- methods <- runs
+    runs <- simulator, engines <- api <- experiments <- cli
     types <- data <- experiments
 
 A module imports from layers to its left, and from its own. Clocks, files, sockets, logging and
-outside randomness start at runtimes and data; printing belongs to the command line alone.
-`native` is no layer of the algorithm: it compiles C for this machine, for whoever has some.
+outside randomness start at runs and data; printing belongs to the command line alone.
+`compiled` is no layer of the algorithm: it compiles C for this machine, for whoever has some.
 """
 
 import ast
@@ -25,53 +21,26 @@ SOURCE = Path(__file__).parent.parent / "src"
 MAY_IMPORT: dict[str, set[str]] = {}
 MAY_IMPORT["types"] = set()
 MAY_IMPORT["arguments"] = set()  # how bad input is said
-MAY_IMPORT["failures"] = set()
+MAY_IMPORT["compiled"] = set()
 MAY_IMPORT["protocol"] = {"types"}
-MAY_IMPORT["batches"] = {"types"}
-MAY_IMPORT["activations"] = set()
-MAY_IMPORT["native"] = {"activations"}
-MAY_IMPORT["stacks_native"] = {"types", "native"}
-MAY_IMPORT["stacks"] = {"types", "batches", "activations", "stacks_native"}
-MAY_IMPORT["conversion"] = {"arguments"}
-MAY_IMPORT["samples"] = {"arguments", "failures", "conversion"}
-MAY_IMPORT["changing"] = {"types"}
-MAY_IMPORT["objective"] = {"types", "stacks", "arguments", "failures", "changing"}
-MAY_IMPORT["replayed"] = {"objective"}
-MAY_IMPORT["sites"] = {"types", "batches", "objective", "stacks", "samples", "failures"}
-MAY_IMPORT["sites"] |= {"replayed"}
-MAY_IMPORT["values"] = MAY_IMPORT["samples"] | {"objective", "samples"}
-MAY_IMPORT["trial"] = MAY_IMPORT["values"] | {"values"}
-MAY_IMPORT["execution"] = {"arguments", "objective", "replayed", "samples"}
-MAY_IMPORT["problem"] = MAY_IMPORT["trial"] | {"types", "batches", "sites", "trial", "execution"}
 MAY_IMPORT["sets"] = {"types"}
-MAY_IMPORT["core"] = {"types", "sets", "arguments"}
-MAY_IMPORT["methods"] = MAY_IMPORT["core"] | {"core", "batches", "sites", "problem"}
-MAY_IMPORT["methods"] |= {"failures", "samples", "conversion"}
-MAY_IMPORT["methods"] |= {"native", "protocol"}
-MAY_IMPORT["runtimes"] = MAY_IMPORT["methods"] | {"methods"}
-MAY_IMPORT["data"] = {"types"}  # beside runtimes
-MAY_IMPORT["clusters"] = MAY_IMPORT["runtimes"] | {"runtimes"}  # beside train
-MAY_IMPORT["federation"] = MAY_IMPORT["clusters"]
-MAY_IMPORT["train"] = MAY_IMPORT["runtimes"] | {"runtimes"}
-MAY_IMPORT["flower"] = MAY_IMPORT["train"] | {"train"}
-MAY_IMPORT["experiments"] = MAY_IMPORT["train"] | {"data", "train", "__init__"}
-MAY_IMPORT["cli"] = MAY_IMPORT["experiments"] | {"experiments", "clusters", "federation"}
+MAY_IMPORT["core"] = {"types", "arguments", "sets"}
+MAY_IMPORT["problem"] = {"types", "arguments", "compiled"}
+MAY_IMPORT["methods"] = {"types", "arguments", "compiled", "protocol", "sets", "core", "problem"}
+MAY_IMPORT["runs"] = MAY_IMPORT["methods"] | {"methods"}
+MAY_IMPORT["simulator"] = MAY_IMPORT["runs"] | {"runs"}
+MAY_IMPORT["engines"] = MAY_IMPORT["runs"] | {"runs"}
+MAY_IMPORT["engines.ray"] = MAY_IMPORT["engines"] | {"engines"}
+MAY_IMPORT["engines.grpc"] = MAY_IMPORT["engines.ray"]
+MAY_IMPORT["data"] = {"types"}
+MAY_IMPORT["api"] = MAY_IMPORT["engines"] | {"engines", "simulator"}
+MAY_IMPORT["engines.flower"] = MAY_IMPORT["api"] | {"api"}  # its apps call the api
+MAY_IMPORT["experiments"] = MAY_IMPORT["api"] | {"api", "data", "__init__"}
+MAY_IMPORT["cli"] = MAY_IMPORT["experiments"] | {"experiments", "engines.ray", "engines.grpc"}
 MAY_IMPORT["__main__"] = {"cli"}
 MAY_IMPORT["__init__"] = set(MAY_IMPORT)  # the front door shows what it likes
 
-PURE = {
-    "types",
-    "replayed",
-    "changing",
-    "protocol",
-    "batches",
-    "stacks",
-    "stacks_native",
-    "objective",
-    "sites",
-}
-PURE |= {"arguments", "failures", "conversion", "samples", "values", "trial"}
-PURE |= {"problem", "sets", "core", "methods"}
+PURE = {"types", "arguments", "protocol", "problem", "sets", "core", "methods"}
 MAY_PRINT = {"cli", "__main__"}
 OUTSIDE_WORLD = {
     *("time", "datetime", "logging", "random", "secrets", "uuid"),
@@ -88,8 +57,9 @@ def module_name(path: Path, source: Path = SOURCE) -> str:
 
 
 def layer_of(module: str) -> str:
-    """The part after `aspire`: the layer that a module belongs to."""
-    layer = module.split(".")[1]
+    """The part after `aspire`, of engines with the next: the layer that a module belongs to."""
+    parts = module.split(".")[1:3]
+    layer = ".".join(parts) if ".".join(parts) in MAY_IMPORT else parts[0]
     if layer not in MAY_IMPORT:
         raise AssertionError(
             f"{module} belongs to no layer: say in MAY_IMPORT (tests/test_layers.py) and in "
@@ -146,7 +116,7 @@ def impure_call(node: ast.Call, layer: str) -> str | None:
     if layer not in PURE:
         return None
     if called in {"open", "input", "__import__"}:
-        return f"calls {called}(); I/O starts at runtimes"
+        return f"calls {called}(); I/O starts at runs"
     handed = any(keyword.arg == "generator" for keyword in node.keywords)
     if owner == "torch" and (function == "manual_seed" or (function in TORCH_DRAWS and not handed)):
         return f"calls {called}() on the global generator"
@@ -175,7 +145,7 @@ def purity_faults(module: str, code: str) -> list[str]:
     faults = [(node.lineno, what) for node in calls if (what := impure_call(node, layer))]
     if layer in PURE:
         faults += [
-            (line, f"imports {name}; clocks, I/O and outside randomness start at runtimes")
+            (line, f"imports {name}; clocks, I/O and outside randomness start at runs")
             for line, name in imports(module, tree)
             if name.split(".")[0] in OUTSIDE_WORLD
         ]
@@ -199,18 +169,18 @@ def test_the_algorithm_sees_no_outside_world(path: Path) -> None:
     ("module", "code"),
     [
         ("aspire.types", "from aspire.sets import CDNorm"),
-        ("aspire.problem", "from .core import master"),
-        ("aspire.problem", "import aspire.sets.box"),
-        ("aspire.sets.box", "from ..problem import Site"),
+        ("aspire.problem.problem", "from ..core import master"),
+        ("aspire.problem.sites", "import aspire.sets.box"),
+        ("aspire.sets.box", "from ..problem.sites import Site"),
         ("aspire.sets.__init__", "from ..methods import aspire"),
         ("aspire.core.master", "from aspire import problem"),
         ("aspire.core.master", "def f():\n    from aspire.methods.aspire import absorb"),
-        ("aspire.methods.aspire", "from aspire.runtimes import simulator"),
+        ("aspire.methods.aspire", "from aspire.simulator import simulator"),
         ("aspire.methods.aspire", "from aspire import __version__"),
-        ("aspire.runtimes.simulator", "from aspire import train"),
-        ("aspire.data.files", "from aspire import batches"),
-        ("aspire.train", "from aspire.data import load"),
-        ("aspire.train", "import aspire"),
+        ("aspire.simulator.simulator", "from aspire import train"),
+        ("aspire.data.files", "from aspire.problem import batches"),
+        ("aspire.api", "from aspire.data import load"),
+        ("aspire.api", "import aspire"),
         ("aspire.experiments.demo", "from ..cli import main"),
     ],
 )
@@ -225,10 +195,10 @@ def test_an_import_to_the_right_is_seen(module: str, code: str) -> None:
         ("aspire.sets.__init__", "from .box import Box"),
         ("aspire.core.ease", "from aspire.sets import CDNorm\nimport torch"),
         ("aspire.methods.aspire", "from aspire import problem, core"),
-        ("aspire.runtimes.simulator", "from aspire import __version__"),
+        ("aspire.simulator.simulator", "from aspire import __version__"),
         ("aspire.experiments.demo", "from aspire.data import load"),
         ("aspire.cli", "from aspire import __version__, train\nfrom .experiments import demo"),
-        ("aspire.__init__", "from .train import train\nfrom aspire.sets import CDNorm"),
+        ("aspire.__init__", "from .api import train\nfrom aspire.sets import CDNorm"),
     ],
 )
 def test_an_import_to_the_left_is_allowed(module: str, code: str) -> None:
@@ -238,16 +208,16 @@ def test_an_import_to_the_left_is_allowed(module: str, code: str) -> None:
 @pytest.mark.parametrize(
     ("module", "code"),
     [
-        ("aspire.train", "print('done')"),
+        ("aspire.api", "print('done')"),
         ("aspire.experiments.demo", "def f():\n    print('done')"),
         ("aspire.core.master", "import time"),
         ("aspire.core.master", "from os import path"),
         ("aspire.core.master", "def f():\n    import logging.handlers"),
         ("aspire.types", "from pathlib import Path"),
         ("aspire.methods.aspire", "open('x')"),
-        ("aspire.problem", "import torch\ntorch.randn(3)"),
-        ("aspire.problem", "import torch\ntorch.manual_seed(3)"),
-        ("aspire.problem", "import numpy as np\nnp.random.default_rng()"),
+        ("aspire.problem.problem", "import torch\ntorch.randn(3)"),
+        ("aspire.problem.problem", "import torch\ntorch.manual_seed(3)"),
+        ("aspire.problem.problem", "import numpy as np\nnp.random.default_rng()"),
     ],
 )
 def test_an_impure_line_is_seen(module: str, code: str) -> None:
@@ -256,7 +226,7 @@ def test_an_impure_line_is_seen(module: str, code: str) -> None:
 
 def test_outer_layers_may_use_clocks_and_files() -> None:
     code = "import time, logging\nfrom pathlib import Path\nopen('x')"
-    assert purity_faults("aspire.runtimes.simulator", code) == []
+    assert purity_faults("aspire.simulator.simulator", code) == []
     assert purity_faults("aspire.data.files", code) == []
     assert purity_faults("aspire.cli", "print('done')") == []
 
@@ -264,7 +234,7 @@ def test_outer_layers_may_use_clocks_and_files() -> None:
 def test_a_generator_of_ones_own_is_allowed() -> None:
     assert purity_faults("aspire.core.master", "torch.randn(3, generator=g)") == []
     code = "with torch.random.fork_rng(devices=[]):\n    torch.manual_seed(seed)"
-    assert purity_faults("aspire.problem", code) == []
+    assert purity_faults("aspire.problem.problem", code) == []
 
 
 def test_a_module_without_a_layer_is_refused() -> None:

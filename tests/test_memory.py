@@ -9,10 +9,10 @@ import torch
 from click.testing import CliRunner
 
 from aspire import train
+from aspire.api import Memory, memory, predict, prepare
 from aspire.cli import main
 from aspire.methods import direct
-from aspire.runtimes import simulator
-from aspire.train import Memory, memory, predict, prepare
+from aspire.simulator import simulator
 
 SITES, FEATURES, CLASSES, SAMPLES = 300, 40, 10, 4
 PARAMETERS = CLASSES * (FEATURES + 1)
@@ -67,7 +67,7 @@ def test_the_rows_of_a_run_are_those_that_were_predicted(quorum, local_steps):
 
 CHILD = """
 import pathlib, re, sys, torch
-from aspire.train import predict
+from aspire.api import predict
 sys.path.insert(0, {tests!r})
 from tests.test_memory import CLASSES, SAMPLES
 from aspire import train
@@ -91,7 +91,7 @@ import pathlib, re, torch
 from torch import nn
 from aspire import train
 from aspire.methods import direct
-from aspire.train import predict
+from aspire.api import predict
 count, width = {count}, {width}
 torch.set_num_threads(1)
 made = torch.Generator().manual_seed(0)

@@ -12,10 +12,10 @@ import pytest
 import torch
 from click.testing import CliRunner
 
+from aspire.api import train
+from aspire.api.user_file import parts_of, read
 from aspire.cli import main
 from aspire.methods import afl, direct
-from aspire.train import train
-from aspire.train.file import parts_of, read
 from tests.method_files import METHODS, OWN, PROBLEM
 
 OPTIMIZER = """

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from aspire.objective import Flat
+from aspire.problem.objective import Flat
 
 
 class Tied(nn.Module):

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
 from aspire import train
-from aspire.problem import build
+from aspire.problem.problem import build
 from tests.helpers import blobs, linear
 
 QUICK = {"iterations": 4, "batch_size": 8, "evaluate_every": 2}

@@ -16,17 +16,17 @@ import pytest
 import torch
 from click.testing import CliRunner
 
+from aspire.api import prepare, replay, resume, train
+from aspire.api.engines import crew_and_job
+from aspire.api.job import few_threads
+from aspire.api.user_file import job_of, read
 from aspire.cli import main
+from aspire.engines.carrier import Back, Gone
+from aspire.engines.driver import Driver, begin
 from aspire.methods import direct
-from aspire.runtimes import log
-from aspire.runtimes.carrier import Back, Gone
-from aspire.runtimes.driver import Driver, begin
-from aspire.runtimes.errors import Stopped
-from aspire.runtimes.replay import replay_events
-from aspire.train import prepare, replay, resume, train
-from aspire.train.engines import crew_and_job
-from aspire.train.file import job_of, read
-from aspire.train.job import few_threads
+from aspire.runs import log
+from aspire.runs.errors import Stopped
+from aspire.simulator.replay import replay_events
 from aspire.types import Task
 from tests.helpers import blobs, linear
 from tests.method_files import METHODS, OWN, PROBLEM
@@ -34,8 +34,8 @@ from tests.test_memory import long_storages
 
 ray = pytest.importorskip("ray", reason="the extra ray is not installed")
 
-from aspire.clusters.ray import NAMESPACE, Ray, connect, groups_of, placement  # noqa: E402
-from aspire.clusters.shared import REPORT, TASK, Segment  # noqa: E402
+from aspire.engines.ray.engine import NAMESPACE, Ray, connect, groups_of, placement  # noqa: E402
+from aspire.engines.ray.shared import REPORT, TASK, Segment  # noqa: E402
 
 QUICK = {"iterations": 60, "batch_size": 8, "evaluate_every": 20}
 FILE = """
@@ -322,7 +322,7 @@ class Hanging(torch.utils.data.Dataset):
 
 
 def test_a_run_does_not_start_without_its_sites(connected, tmp_path, monkeypatch):
-    monkeypatch.setattr("aspire.clusters.carrier.FOLLOW", 1.0)
+    monkeypatch.setattr("aspire.engines.ray.carrier.FOLLOW", 1.0)
     sites = blobs(2) | {"s1": Hanging()}
     with pytest.raises(
         Stopped, match=r"min_sites=2: after 3 s the first answer of .*s1 is missing"

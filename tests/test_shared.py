@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aspire.clusters.shared import REPORT, TASK, Segment, Unreachable
+from aspire.engines.ray.shared import REPORT, TASK, Segment, Unreachable
 
 pytestmark = pytest.mark.skipif(
     not hasattr(os, "memfd_create"), reason="this system has no files without a name"

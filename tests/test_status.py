@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from aspire.api import train
 from aspire.cli import main
 from aspire.cli.status import read
-from aspire.runtimes import rundir
-from aspire.runtimes.folder import RunFolder
-from aspire.runtimes.metrics import NAME, scalars
-from aspire.runtimes.status import simulated
-from aspire.train import train
+from aspire.engines.status import simulated
+from aspire.runs import files as rundir
+from aspire.runs.folder import RunFolder
+from aspire.runs.tensorboard import NAME, scalars
 from tests.helpers import blobs, linear
 
 

@@ -13,10 +13,11 @@ from torch import nn
 from torch.utils.data import Dataset, TensorDataset
 
 from aspire import Absence, Constant, Paper, aspire, central, train
+from aspire.api import Interrupted, prepare, replay, resume
 from aspire.core.schedules import Limits
-from aspire.runtimes import log, simulator
+from aspire.runs import log
 from aspire.sets import CDNorm, Simplex
-from aspire.train import Interrupted, prepare, replay, resume
+from aspire.simulator import simulator
 from tests.helpers import blobs, linear
 
 QUICK = {"iterations": 60, "batch_size": 8}
@@ -314,7 +315,7 @@ def test_bad_input_is_named(change, sentence):
 
 
 def test_divergence_ends_in_a_sentence():
-    from aspire.runtimes.errors import Stopped
+    from aspire.runs.errors import Stopped
 
     wild = Paper(eta_w=1e30, kappa=1e8, limits=Limits())
     with pytest.raises(Stopped, match="site"):

@@ -16,10 +16,10 @@ from torch import nn
 from torch.utils.data import Dataset
 
 from aspire import train
+from aspire.api.user_file import job_of, load, read
 from aspire.cli import main
-from aspire.failures import Failed, calling, failed
 from aspire.methods import fedavg
-from aspire.train.file import job_of, load, read
+from aspire.problem.failures import Failed, calling, failed
 from tests.helpers import blobs, linear
 
 QUICK = {"iterations": 40, "batch_size": 8, "evaluate_every": 10}
@@ -310,7 +310,7 @@ def test_one_line_says_what_was_converted(caplog):
 
 @pytest.fixture
 def kit(tmp_path):
-    kits = pytest.importorskip("aspire.federation.kits", reason="needs aspire-ease[federation]")
+    kits = pytest.importorskip("aspire.engines.grpc.kits", reason="needs aspire-ease[federation]")
     kits.init(tmp_path / "kits", ["a"], ["localhost"], 2)
     return tmp_path / "kits" / "sites" / "a"
 
@@ -351,8 +351,8 @@ def test_a_site_imports_what_is_beside_its_file_and_says_what_it_converts(kit, t
 
 
 def test_what_a_site_says_of_work_that_raises():
-    site = pytest.importorskip("aspire.federation.site", reason="needs aspire-ease[federation]")
-    from aspire.problem import build
+    site = pytest.importorskip("aspire.engines.grpc.site", reason="needs aspire-ease[federation]")
+    from aspire.problem.problem import build
     from tests.federation.parties import SHAPE
 
     problem = build(Late(30), {"a": blobs(1)["s0"]})

@@ -13,14 +13,14 @@ from click.testing import CliRunner
 from torch.nn.functional import cross_entropy
 
 from aspire import Absence, Constant, train
+from aspire.api import Interrupted, converged, prepare, replay, resume
+from aspire.api.checkpointer import Keeper
+from aspire.api.stopping import Stopping
+from aspire.api.summary import summary
 from aspire.cli import main
 from aspire.methods import afl, aspire, direct, fedavg
-from aspire.runtimes import checkpoint, log
-from aspire.runtimes.selection import ACCURACY, LOSS, Best, Watched, figure, update
-from aspire.train import Interrupted, converged, prepare, replay, resume
-from aspire.train.keeper import Keeper
-from aspire.train.stopping import Stopping
-from aspire.train.summary import summary
+from aspire.runs import checkpoint, log
+from aspire.runs.selection import ACCURACY, LOSS, Best, Watched, figure, update
 from aspire.types import Report
 from tests.helpers import blobs, linear
 from tests.methods.table import ROWS
@@ -551,7 +551,7 @@ def test_with_a_digest_a_limit_on_gradients_cannot_be_added(tmp_path):
 
 
 def test_a_run_on_an_engine_is_extended(tmp_path):
-    from aspire.train.engines import crew_and_job
+    from aspire.api.engines import crew_and_job
 
     folder, arguments = tmp_path / "run", {**TWICE, "iterations": 60}
     train(linear(), validated(), engine=ThreadEngine(), out=folder, log="vectors", **arguments)

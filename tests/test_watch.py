@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from aspire.clusters.watch import HEAD, PATIENCE, Watch, answers
-from aspire.runtimes.errors import Lost
+from aspire.engines.ray.watch import HEAD, PATIENCE, Watch, answers
+from aspire.runs.errors import Lost
 
 
 class Clock:

@@ -2,10 +2,10 @@
 
 __version__ = "0.1.0"
 
+from aspire.api import Run, train
 from aspire.core.presets import Auto, Paper, Theorem1
 from aspire.methods import aspire, central
-from aspire.runtimes.delays import Absence, Constant, LogNormal, Pareto, Trace, Uniform
-from aspire.train import Run, train
+from aspire.simulator.delays import Absence, Constant, LogNormal, Pareto, Trace, Uniform
 
 __all__ = [
     "Absence",

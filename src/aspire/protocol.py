@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping
 import torch
 from torch import Tensor
 
-from aspire.types import Kind, Report, Task
+from aspire.types import Kind, Method, Report, Task
 
 LARGEST = 1e12  # size of a loss or of an entry of a vector, and most samples of one report
 HUGE = 1e30  # size of any other number: sums and squares of such are still finite
@@ -177,3 +177,11 @@ def size(x: Tensor) -> float:
         return 0.0
     low, high = torch.aminmax(x)
     return max(abs(float(low)), abs(float(high)))
+
+
+def method_objection(method: Method, task: Task) -> str | None:
+    """Why a task is none of this method's; nothing is known where it does not list its kinds."""
+    if not method.kinds:
+        return None
+    kind = method.kinds.get(task.kind)
+    return f"a task of kind {task.kind!r}" if kind is None else task_name_objection(task, kind)

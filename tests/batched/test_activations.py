@@ -10,10 +10,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss
 
-from aspire import batches, native
-from aspire.objective import Flat, Objective
-from aspire.problem import build
-from aspire.sites import gradients
+from aspire.compiled import native
+from aspire.problem import batches
+from aspire.problem.objective import Flat, Objective
+from aspire.problem.problem import build
+from aspire.problem.sites import gradients
 from tests.helpers import blobs
 
 Make = Callable[[], nn.Module]

@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 import torch
 
-from aspire import problem, train
+from aspire import train
 from aspire.methods import aspire
 from aspire.methods.aspire_state import Rules
 from aspire.methods.aspire_step import quorum_met
-from aspire.problem import build
+from aspire.problem import problem
+from aspire.problem.problem import build
 from aspire.types import Facts
 
 FEATURES, CLASSES = 6, 3

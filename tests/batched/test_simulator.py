@@ -9,13 +9,15 @@ import pytest
 import torch
 from torch import nn
 
-from aspire import Absence, LogNormal, batches
+from aspire import Absence, LogNormal
 from aspire.methods import aspire
-from aspire.problem import Site, build
-from aspire.runtimes import log, simulator
-from aspire.runtimes.desk import Evaluator, _even
-from aspire.runtimes.replay import replay_events
-from aspire.sites import gradients
+from aspire.problem import batches
+from aspire.problem.problem import Site, build
+from aspire.problem.sites import gradients
+from aspire.runs import log
+from aspire.simulator import simulator
+from aspire.simulator.in_flight import Evaluator, _even
+from aspire.simulator.replay import replay_events
 from aspire.types import Facts
 from tests.helpers import blob_problem, blobs
 

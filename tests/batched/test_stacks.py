@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn.functional import cross_entropy, mse_loss
 
-from aspire import native
-from aspire.objective import Flat, Objective
-from aspire.problem import build
-from aspire.sites import gradients
-from aspire.stacks import recognise
+from aspire.compiled import native
+from aspire.problem.objective import Flat, Objective
+from aspire.problem.problem import build
+from aspire.problem.sites import gradients
+from aspire.problem.stacks import recognise
 from tests.helpers import blobs, linear
 
 EITHER = pytest.mark.parametrize("compiled", [True, False])

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from aspire import batches
 from aspire.core import equations, planes
+from aspire.problem import batches
 from aspire.sets import CDNorm, Simplex
 
 finite = st.floats(-1e3, 1e3, allow_nan=False)

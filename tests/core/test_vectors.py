@@ -10,7 +10,7 @@ import torch
 from aspire.core.presets import Auto, Paper
 from aspire.core.schedules import Limits
 from aspire.methods import aspire, aspire_vectors, passes
-from aspire.runtimes.log import digest
+from aspire.runs.log import digest
 from aspire.types import Facts, Report, Task
 
 N, P = 4, 3001

@@ -8,7 +8,7 @@ import torch
 
 from aspire.data import load
 from aspire.experiments import attack, cells, choices
-from aspire.problem import build
+from aspire.problem.problem import build
 from aspire.types import Task
 from tests.experiments.conftest import SIDE
 

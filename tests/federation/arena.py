@@ -18,11 +18,11 @@ import numpy as np
 import torch
 from safetensors.torch import load_file
 
-from aspire.federation import kits
+from aspire.api.job import Job
+from aspire.api.user_file import job_of, read
+from aspire.engines.grpc import kits
 from aspire.methods.aspire_state import weights
-from aspire.runtimes import log
-from aspire.train.file import job_of, read
-from aspire.train.job import Job
+from aspire.runs import log
 from aspire.types import Joined, Left, Refused
 from tests.federation.enemy import Enemy, Say, is_let_in
 from tests.federation.processes import Command

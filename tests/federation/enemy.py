@@ -13,8 +13,8 @@ import grpc
 import torch
 from grpc import aio
 
-from aspire.federation import kits
-from aspire.federation.messages import (
+from aspire.engines.grpc import kits
+from aspire.engines.grpc.messages import (
     HELLO,
     MAJOR,
     METHOD,
@@ -24,7 +24,7 @@ from aspire.federation.messages import (
     next_message,
     shape_of,
 )
-from aspire.federation.wire_pb2 import Hello, ToSite
+from aspire.engines.grpc.wire_pb2 import Hello, ToSite
 from aspire.methods import aspire
 from aspire.protocol import report_objection
 from aspire.types import Report

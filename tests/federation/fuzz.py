@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
-from aspire.federation.messages import MAJOR, Shape, frames
-from aspire.federation.method import sent
-from aspire.federation.wire_pb2 import (
+from aspire.engines.grpc.messages import MAJOR, Shape, frames
+from aspire.engines.grpc.method import sent
+from aspire.engines.grpc.wire_pb2 import (
     FromSite,
     Header,
     Hello,

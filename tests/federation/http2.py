@@ -9,8 +9,8 @@ import ssl
 import struct
 import time
 
-from aspire.federation import kits
-from aspire.federation.messages import HELLO, METHOD
+from aspire.engines.grpc import kits
+from aspire.engines.grpc.messages import HELLO, METHOD
 
 DATA, HEADERS, RESET, SETTINGS, PING, GOAWAY, WINDOW = 0, 1, 3, 4, 6, 7, 8
 FRAME = 2**14  # bytes of data in a frame

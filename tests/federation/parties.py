@@ -21,17 +21,17 @@ import grpc
 import torch
 from grpc import aio
 
-from aspire.federation import kits
-from aspire.federation.lines import Terms
-from aspire.federation.messages import HELLO, MAJOR, METHOD, MINOR, Shape, shape_of
-from aspire.federation.method import sent
-from aspire.federation.server import Server
-from aspire.federation.site import Dialler
-from aspire.federation.wire_pb2 import Hello, Settings, ToSite
+from aspire.engines.driver import Driver, begin
+from aspire.engines.grpc import kits
+from aspire.engines.grpc.connections import Terms
+from aspire.engines.grpc.messages import HELLO, MAJOR, METHOD, MINOR, Shape, shape_of
+from aspire.engines.grpc.method import sent
+from aspire.engines.grpc.server import Server
+from aspire.engines.grpc.site import Dialler
+from aspire.engines.grpc.wire_pb2 import Hello, Settings, ToSite
 from aspire.methods.aspire_ease import consensus as aspire
-from aspire.problem import build
-from aspire.runtimes.driver import Driver, begin
-from aspire.runtimes.log import EventLog
+from aspire.problem.problem import build
+from aspire.runs.log import EventLog
 from aspire.types import Facts
 from tests.helpers import blobs, linear
 
@@ -167,7 +167,7 @@ def main(folder: Path, names: list[str]) -> None:
 
 
 def linear_start() -> torch.Tensor:
-    from aspire.problem import Flat
+    from aspire.problem.problem import Flat
 
     return Flat(linear()).start
 

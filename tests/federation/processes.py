@@ -10,7 +10,7 @@ from pathlib import Path
 
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(
-    ["torch", "aspire.cli", "aspire.train", "aspire.federation.engine", "aspire.federation.site"]
+    ["torch", "aspire.cli", "aspire.api", "aspire.engines.grpc.engine", "aspire.engines.grpc.site"]
 )
 
 

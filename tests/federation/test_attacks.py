@@ -28,9 +28,9 @@ from click.testing import CliRunner
 
 pytest.importorskip("grpc", reason="needs aspire-ease[federation]")
 
+from aspire.api import replay
 from aspire.cli import main
-from aspire.federation import kits
-from aspire.train import replay
+from aspire.engines.grpc import kits
 from tests.federation.arena import (
     HONEST,
     STEPS,

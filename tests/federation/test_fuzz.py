@@ -12,16 +12,16 @@ import torch
 
 pytest.importorskip("grpc", reason="needs aspire-ease[federation]")
 
+from aspire.api.job import prepare
 from aspire.cli.federation import work_options
-from aspire.federation.lines import Terms, hello_of
-from aspire.federation.messages import HELLO, Message, Refusal, next_message, quoted, to_site
-from aspire.federation.policy import Guard, Policy, TooOften, check_welcome
-from aspire.federation.server import Server
-from aspire.federation.site import OVER, task_of
-from aspire.federation.wire_pb2 import Settings
+from aspire.engines.grpc.connections import Terms, hello_of
+from aspire.engines.grpc.messages import HELLO, Message, Refusal, next_message, quoted, to_site
+from aspire.engines.grpc.policy import Guard, Policy, TooOften, check_welcome
+from aspire.engines.grpc.server import Server
+from aspire.engines.grpc.site import OVER, task_of
+from aspire.engines.grpc.wire_pb2 import Settings
 from aspire.methods import aspire
 from aspire.protocol import answer_objection, out_of_range, report_objection
-from aspire.train.job import prepare
 from aspire.types import Report, Task
 from tests.federation import fuzz
 from tests.federation.fuzz import SHAPE

@@ -23,11 +23,11 @@ import torch
 
 pytest.importorskip("grpc", reason="needs aspire-ease[federation]")
 
-from aspire.batches import indices, secret_indices
-from aspire.federation import kits
-from aspire.federation.messages import CHUNK, OVERHEAD, frames
-from aspire.federation.wire_pb2 import Header, Over, Part, ToSite, Vector
-from aspire.train.file import read
+from aspire.api.user_file import read
+from aspire.engines.grpc import kits
+from aspire.engines.grpc.messages import CHUNK, OVERHEAD, frames
+from aspire.engines.grpc.wire_pb2 import Header, Over, Part, ToSite, Vector
+from aspire.problem.batches import indices, secret_indices
 from tests.federation.processes import Command
 from tests.federation.villain import Call, Villain, welcome
 

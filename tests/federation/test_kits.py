@@ -11,7 +11,7 @@ from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from aspire.cli import main
-from aspire.federation import kits
+from aspire.engines.grpc import kits
 
 
 def aspire(*arguments: str) -> tuple[int, str]:

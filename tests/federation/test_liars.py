@@ -16,17 +16,17 @@ import torch
 
 pytest.importorskip("grpc", reason="needs aspire-ease[federation]")
 pytest.importorskip("sklearn", reason="needs aspire-ease[demo]")
+from aspire.engines.driver import Driver, begin
+from aspire.engines.grpc import kits
+from aspire.engines.grpc.connections import Terms
+from aspire.engines.grpc.messages import shape_of
+from aspire.engines.grpc.server import Server
+from aspire.engines.grpc.wire_pb2 import Settings
 from aspire.experiments import demo
-from aspire.federation import kits
-from aspire.federation.lines import Terms
-from aspire.federation.messages import shape_of
-from aspire.federation.server import Server
-from aspire.federation.wire_pb2 import Settings
 from aspire.methods.aspire_ease import consensus as aspire
 from aspire.methods.aspire_state import weights
-from aspire.problem import Problem, build
-from aspire.runtimes.driver import Driver, begin
-from aspire.runtimes.log import EventLog
+from aspire.problem.problem import Problem, build
+from aspire.runs.log import EventLog
 from aspire.types import Facts, Info, Method, Report, Stepped
 from tests.federation.parties import Sites
 

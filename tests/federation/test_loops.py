@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from aspire.federation import kits, server
-from aspire.federation.lines import Terms
-from aspire.federation.loops import Beside, InTurns
-from aspire.federation.method import sent
-from aspire.federation.wire_pb2 import Settings
+from aspire.engines.driver import Driver, begin
+from aspire.engines.grpc import kits, server
+from aspire.engines.grpc.connections import Terms
+from aspire.engines.grpc.loops import Beside, InTurns
+from aspire.engines.grpc.method import sent
+from aspire.engines.grpc.wire_pb2 import Settings
 from aspire.methods import aspire
-from aspire.runtimes.driver import Driver, begin
-from aspire.runtimes.log import EventLog
+from aspire.runs.log import EventLog
 from aspire.types import Facts
 from tests.federation import parties
 

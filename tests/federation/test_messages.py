@@ -9,9 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 pytest.importorskip("google.protobuf", reason="needs aspire-ease[federation]")
-from aspire.federation import messages
-from aspire.federation.messages import CHUNK, Refusal, Shape, begin, frames, next_message, shape_of
-from aspire.federation.wire_pb2 import FromSite, Header, Part, ToSite, Vector
+from aspire.engines.grpc import messages
+from aspire.engines.grpc.messages import (
+    CHUNK,
+    Refusal,
+    Shape,
+    begin,
+    frames,
+    next_message,
+    shape_of,
+)
+from aspire.engines.grpc.wire_pb2 import FromSite, Header, Part, ToSite, Vector
 
 SOURCE = Path(__file__).parents[2] / "src"
 SMALL = Shape(3, "float32", 48)

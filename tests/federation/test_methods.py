@@ -10,12 +10,12 @@ import pytest
 
 pytest.importorskip("grpc", reason="needs aspire-ease[federation]")
 
-from aspire.federation import kits
-from aspire.federation.messages import Refusal
-from aspire.federation.method import OWN as MARKER
-from aspire.federation.method import received, sent
-from aspire.federation.policy import Policy, check_method
-from aspire.federation.wire_pb2 import Settings
+from aspire.engines.grpc import kits
+from aspire.engines.grpc.messages import Refusal
+from aspire.engines.grpc.method import OWN as MARKER
+from aspire.engines.grpc.method import received, sent
+from aspire.engines.grpc.policy import Policy, check_method
+from aspire.engines.grpc.wire_pb2 import Settings
 from aspire.methods import afl, direct, fedavg
 from tests.federation.processes import Command
 from tests.method_files import METHODS, OWN, PROBLEM

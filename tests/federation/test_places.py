@@ -15,16 +15,16 @@ import torch
 
 pytest.importorskip("grpc", reason="needs aspire-ease[federation]")
 
-from aspire.federation import kits, places, traffic
-from aspire.federation.lines import Terms
-from aspire.federation.messages import ANNOUNCED, frames, shape_of
-from aspire.federation.places import MOST, Places
-from aspire.federation.server import Server
-from aspire.federation.wire_pb2 import Settings
+from aspire.engines.carrier import Turn
+from aspire.engines.driver import Driver, begin
+from aspire.engines.grpc import kits, places, traffic
+from aspire.engines.grpc.connections import Terms
+from aspire.engines.grpc.messages import ANNOUNCED, frames, shape_of
+from aspire.engines.grpc.places import MOST, Places
+from aspire.engines.grpc.server import Server
+from aspire.engines.grpc.wire_pb2 import Settings
 from aspire.methods import direct
-from aspire.runtimes.carrier import Turn
-from aspire.runtimes.driver import Driver, begin
-from aspire.runtimes.log import EventLog
+from aspire.runs.log import EventLog
 from aspire.types import Facts, Report, Stepped
 from tests.federation.enemy import Enemy, Given
 from tests.test_memory import long_storages

@@ -12,12 +12,12 @@ from click.testing import CliRunner
 
 pytest.importorskip("grpc", reason="needs aspire-ease[federation]")
 
-from aspire import batches
 from aspire.cli import main
-from aspire.federation import kits, site
-from aspire.federation.meter import Meter
-from aspire.federation.policy import Policy, read_policy
-from aspire.problem import build
+from aspire.engines.grpc import kits, site
+from aspire.engines.grpc.meter import Meter
+from aspire.engines.grpc.policy import Policy, read_policy
+from aspire.problem import batches
+from aspire.problem.problem import build
 
 FILE = """
 import torch

@@ -13,10 +13,10 @@ import pytest
 pytest.importorskip("grpc", reason="needs aspire-ease[federation]")
 import grpc
 
-from aspire.federation import kits
-from aspire.federation.messages import CHUNK
-from aspire.federation.site import Dialler
-from aspire.federation.wire_pb2 import FromSite, Header, Part, Vector
+from aspire.engines.grpc import kits
+from aspire.engines.grpc.messages import CHUNK
+from aspire.engines.grpc.site import Dialler
+from aspire.engines.grpc.wire_pb2 import FromSite, Header, Part, Vector
 from tests.federation.parties import SHAPE, Host, Sites, credentials, hello, local, talk, task
 
 ENEMIES = ("a0", "a1", "a2", "a3")  # each may break the protocol three times

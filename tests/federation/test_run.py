@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 pytest.importorskip("grpc", reason="needs aspire-ease[federation]")
-from aspire.federation import kits
+from aspire.engines.grpc import kits
 
 FILE = """
 import torch

@@ -16,9 +16,9 @@ from click.testing import CliRunner
 pytest.importorskip("grpc", reason="needs aspire-ease[federation]")
 
 from aspire.cli import federation as cli
-from aspire.federation import site
-from aspire.federation.site import SHORT, Dialler
-from aspire.runtimes.serve import EVALUATE
+from aspire.engines.grpc import site
+from aspire.engines.grpc.site import SHORT, Dialler
+from aspire.engines.serve import EVALUATE
 from aspire.types import Report, Task
 from tests.federation.parties import SHAPE
 

@@ -12,10 +12,10 @@ import grpc
 import torch
 from grpc import aio
 
-from aspire.federation import kits
-from aspire.federation.messages import MAJOR, Message, frames, next_message, shape_of
-from aspire.federation.method import sent
-from aspire.federation.wire_pb2 import Settings, ToSite, Welcome
+from aspire.engines.grpc import kits
+from aspire.engines.grpc.messages import MAJOR, Message, frames, next_message, shape_of
+from aspire.engines.grpc.method import sent
+from aspire.engines.grpc.wire_pb2 import Settings, ToSite, Welcome
 from aspire.methods import aspire
 
 OPTIONS = (("grpc.max_send_message_length", -1), ("grpc.so_reuseport", 0))
@@ -82,7 +82,7 @@ class Villain:
         self.loop, self.stop = asyncio.get_running_loop(), asyncio.Event()
         server = aio.server(options=OPTIONS)
         handler = grpc.stream_stream_rpc_method_handler(self.attend)
-        name, method = "aspire.federation.Federation", {"Serve": handler}
+        name, method = "aspire.engines.grpc.Federation", {"Serve": handler}
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(name, method),))
         trust = grpc.ssl_server_credentials(
             [(self.kit.key, self.kit.certificate)], self.kit.ca, require_client_auth=True

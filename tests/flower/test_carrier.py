@@ -18,13 +18,13 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
-from aspire.flower.apps import client_app, options_of, train_over
-from aspire.flower.carrier import TRIES, GridCarrier
-from aspire.flower.messages import from_report, from_task, to_report, to_task
+from aspire.api import Job, replay
+from aspire.api.user_file import job_of, read
+from aspire.engines.carrier import Back, Gone
+from aspire.engines.flower.apps import client_app, options_of, train_over
+from aspire.engines.flower.carrier import TRIES, GridCarrier
+from aspire.engines.flower.messages import from_report, from_task, to_report, to_task
 from aspire.methods import aspire
-from aspire.runtimes.carrier import Back, Gone
-from aspire.train import Job, replay
-from aspire.train.file import job_of, read
 from aspire.types import Report, Task
 from tests.method_files import METHODS, OWN, PROBLEM
 

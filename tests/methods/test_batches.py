@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from aspire.problem import Problem, Samples, Site
-from aspire.runtimes import simulator
-from aspire.runtimes.delays import LogNormal
+from aspire.problem.problem import Problem, Samples, Site
+from aspire.simulator import simulator
+from aspire.simulator.delays import LogNormal
 from tests.helpers import blob_problem
 from tests.methods.table import ROWS
 

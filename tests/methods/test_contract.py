@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import torch
 
+from aspire.api import prepare, replay, train
 from aspire.methods.worker import Foreseen
-from aspire.problem import build
-from aspire.runtimes import simulator
-from aspire.runtimes.delays import Absence, LogNormal
-from aspire.runtimes.log import digest
-from aspire.train import prepare, replay, train
+from aspire.problem.problem import build
+from aspire.runs.log import digest
+from aspire.simulator import simulator
+from aspire.simulator.delays import Absence, LogNormal
 from aspire.types import Event, Facts, Item, Joined, Left, Method, Refused, Report, Stepped
 from tests.helpers import Board, blob_problem, blobs, linear, same, snapshot, validated
 from tests.methods.table import MEAN, ROWS, STEADY

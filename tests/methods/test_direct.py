@@ -12,11 +12,11 @@ import torch
 from torch import nn
 
 from aspire import train
+from aspire.api import Interrupted, prepare, replay, resume
 from aspire.methods import aspire, direct
 from aspire.methods.optimisers import FlooredAdamW, moments_of, opened, scales_of
-from aspire.runtimes.delays import Constant
 from aspire.sets import CDNorm, Simplex
-from aspire.train import Interrupted, prepare, replay, resume
+from aspire.simulator.delays import Constant
 from aspire.types import Joined, Left, Stepped
 from tests.helpers import Board, Quadratic, blobs, same
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from aspire import batches
 from aspire.methods import afl, cover, drfa_prox, fedavg, gcivr, gda, gdmax, ind, q_ffl
 from aspire.methods.draws import EVEN, STEP, WEIGHTED
+from aspire.problem import batches
 from aspire.sets import CDNorm, Simplex
 from aspire.types import Stepped
 from tests.helpers import Board, Quadratic

@@ -13,13 +13,13 @@ import torch
 from torch import nn
 
 from aspire import train
+from aspire.api import Interrupted, prepare, replay, resume
+from aspire.api.engines import crew_and_job
 from aspire.methods import aspire, direct
-from aspire.problem import build
-from aspire.runtimes import simulator
-from aspire.runtimes.delays import Constant
+from aspire.problem.problem import build
 from aspire.sets import Simplex
-from aspire.train import Interrupted, prepare, replay, resume
-from aspire.train.engines import crew_and_job
+from aspire.simulator import simulator
+from aspire.simulator.delays import Constant
 from aspire.types import Facts, Joined, Left, Refused
 from tests.helpers import Board, Quadratic, blobs, linear, same, validated
 from tests.runtimes.threads import ThreadEngine

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from aspire.methods import afl, cover, drfa_prox, fedavg, gcivr, gda, gdmax, ind, q_ffl
-from aspire.runtimes import simulator
-from aspire.runtimes.delays import Constant
 from aspire.sets import KL
+from aspire.simulator import simulator
+from aspire.simulator.delays import Constant
 from aspire.types import Facts, Joined, Left, Noted, Refused, Stepped
 from tests.helpers import Board, Quadratic, blob_problem, same, snapshot
 

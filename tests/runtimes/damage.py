@@ -19,12 +19,12 @@ from typing import Any
 
 from click.testing import CliRunner
 
+from aspire.api import Interrupted, train
+from aspire.api.engines import train_on
+from aspire.api.user_file import crew_of, job_of, parts_of, read
 from aspire.cli import main
-from aspire.runtimes import checkpoint
-from aspire.runtimes.folder import LOCK
-from aspire.train import Interrupted, train
-from aspire.train.engines import train_on
-from aspire.train.file import crew_of, job_of, parts_of, read
+from aspire.runs import checkpoint
+from aspire.runs.folder import LOCK
 
 FILE = """
 import torch

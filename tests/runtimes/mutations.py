@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from aspire.runtimes import checkpoint
-from aspire.runtimes.checkpoint import FORMAT, TREE, Tensors
+from aspire.runs import checkpoint
+from aspire.runs.checkpoint import FORMAT, TREE, Tensors
 
 Spot = tuple[Any, Any]  # a container in the tree, and the key or index of something in it
 DEEP = "very deep"  # stands for lists in lists

@@ -10,15 +10,18 @@ import pytest
 import torch
 from torch import nn
 
-from aspire import Absence, Auto, Constant, LogNormal, Paper, Pareto, Uniform, batches, native
+from aspire import Absence, Auto, Constant, LogNormal, Paper, Pareto, Uniform
+from aspire.compiled import native
 from aspire.experiments import attack
 from aspire.methods import aspire
-from aspire.problem import build
-from aspire.runtimes import blocks, blocks_native, digest, log, order, simulator
-from aspire.runtimes.delays import many
-from aspire.runtimes.desk import Evaluator
-from aspire.runtimes.order import Order
-from aspire.sites import Lie
+from aspire.problem import batches
+from aspire.problem.problem import build
+from aspire.problem.sites import Lie
+from aspire.runs import digest, log
+from aspire.simulator import blocks, blocks_native, order, simulator
+from aspire.simulator.delays import many
+from aspire.simulator.in_flight import Evaluator
+from aspire.simulator.order import Order
 from tests.helpers import blob_problem, blobs
 
 DELAYS = [

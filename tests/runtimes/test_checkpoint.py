@@ -10,13 +10,14 @@ import pytest
 import torch
 
 import aspire.methods as methods
+from aspire.api import prepare
 from aspire.methods import aspire, central
-from aspire.runtimes import checkpoint, simulator
-from aspire.runtimes.decode import Malformed, decode
-from aspire.runtimes.delays import Absence
-from aspire.runtimes.log import Place, digest
+from aspire.runs import checkpoint
+from aspire.runs.decode import Malformed, decode
+from aspire.runs.log import Place, digest
 from aspire.sets import KL, Box, CDNorm, Ellipsoid, Simplex
-from aspire.train import prepare
+from aspire.simulator import simulator
+from aspire.simulator.delays import Absence
 from tests.helpers import blobs, linear, same
 
 METHODS = [

@@ -26,9 +26,9 @@ from tests.runtimes.damage import (
 from tests.runtimes.threads import Threads
 
 pytest.importorskip("grpc", reason="needs aspire-ease[federation]")
-from aspire.federation import kits
-from aspire.federation.engine import Federation, federation
-from aspire.train.file import job_of, read
+from aspire.api.user_file import job_of, read
+from aspire.engines.grpc import kits
+from aspire.engines.grpc.engine import Federation, federation
 
 FOLDERS = [f"{kind}-{end}" for kind in (*LEVELS, "federation") for end in ("finished", "stopped")]
 DRAWN = 20

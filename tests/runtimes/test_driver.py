@@ -10,18 +10,19 @@ from dataclasses import replace
 import pytest
 import torch
 
+from aspire.api import Interrupted, prepare, replay, resume, train
+from aspire.api.engines import crew_and_job, drive
+from aspire.engines.carrier import Back, Gone, Turn
+from aspire.engines.driver import Drive, Driver, begin
+from aspire.engines.serve import NoState, serve
+from aspire.engines.status import status
 from aspire.methods import aspire, central, fedavg
-from aspire.runtimes import checkpoint, log, rundir
-from aspire.runtimes.carrier import Back, Gone, Turn
-from aspire.runtimes.driver import Drive, Driver, begin
-from aspire.runtimes.errors import Stopped
-from aspire.runtimes.folder import RunFolder
-from aspire.runtimes.log import EventLog, digest
-from aspire.runtimes.serve import NoState, serve
-from aspire.runtimes.status import status
+from aspire.runs import checkpoint, log
+from aspire.runs import files as rundir
+from aspire.runs.errors import Stopped
+from aspire.runs.folder import RunFolder
+from aspire.runs.log import EventLog, digest
 from aspire.sets import CDNorm
-from aspire.train import Interrupted, prepare, replay, resume, train
-from aspire.train.engines import crew_and_job, drive
 from aspire.types import Report
 from tests.helpers import blobs, linear
 from tests.runtimes.threads import ThreadEngine, Threads

@@ -17,13 +17,14 @@ from typing import Any, ClassVar
 import pytest
 from click.testing import CliRunner
 
+from aspire.api import Interrupted, prepare, resume, train
+from aspire.api.engines import train_on
 from aspire.cli import main
-from aspire.runtimes import checkpoint, folder, log, rundir
-from aspire.runtimes.errors import Stopped
-from aspire.runtimes.folder import LOCK, RunFolder
-from aspire.runtimes.log import EventLog
-from aspire.train import Interrupted, prepare, resume, train
-from aspire.train.engines import train_on
+from aspire.runs import checkpoint, folder, log
+from aspire.runs import files as rundir
+from aspire.runs.errors import Stopped
+from aspire.runs.folder import LOCK, RunFolder
+from aspire.runs.log import EventLog
 from aspire.types import Report
 from tests.helpers import blobs, linear
 from tests.runtimes import damage
@@ -60,7 +61,7 @@ def run(stopped: Path, tmp_path: Path) -> Path:
 def test_a_second_process_is_told_and_changes_nothing(run):
     """A real one holds the folder; it is let in when that one is killed."""
     hold = (
-        "import sys, time; from pathlib import Path; from aspire.runtimes.folder import RunFolder\n"
+        "import sys, time; from pathlib import Path; from aspire.runs.folder import RunFolder\n"
         "RunFolder.open(Path(sys.argv[1])); print('held', flush=True); time.sleep(600)"
     )
     with subprocess.Popen([sys.executable, "-c", hold, run], stdout=subprocess.PIPE) as holder:

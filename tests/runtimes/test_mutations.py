@@ -14,10 +14,11 @@ from typing import Any
 
 import pytest
 
-from aspire.runtimes import checkpoint, driver
-from aspire.runtimes.errors import Stopped
-from aspire.train import Interrupted, resume
-from aspire.train.file import crew_of, job_of, read
+from aspire.api import Interrupted, resume
+from aspire.api.user_file import crew_of, job_of, read
+from aspire.engines import driver
+from aspire.runs import checkpoint
+from aspire.runs.errors import Stopped
 from tests.runtimes import damage, mutations
 from tests.runtimes.threads import ThreadEngine
 

@@ -9,14 +9,17 @@ import pytest
 import torch
 from torch import nn
 
-from aspire import LogNormal, native, sites
+from aspire import LogNormal
+from aspire.compiled import native
 from aspire.core.presets import NETWORK, USUAL
 from aspire.methods import aspire
-from aspire.problem import build
-from aspire.runtimes import digest, simulator
-from aspire.runtimes.blocks import rules_of
-from aspire.runtimes.blocks_native import Compiled
-from aspire.runtimes.blocks_work import Flight
+from aspire.problem import sites
+from aspire.problem.problem import build
+from aspire.runs import digest
+from aspire.simulator import simulator
+from aspire.simulator.blocks import rules_of
+from aspire.simulator.blocks_native import Compiled
+from aspire.simulator.blocks_work import Flight
 
 SHAPES = [
     {"widths": (7, 64, 32, 16, 11), "bias": True, "relu": False, "batch": 64},

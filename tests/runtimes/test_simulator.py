@@ -11,8 +11,9 @@ import pytest
 
 from aspire import Absence, Constant, LogNormal, Pareto, Trace, Uniform
 from aspire.methods import aspire
-from aspire.runtimes import log, simulator
-from aspire.runtimes.replay import Differs, replay_events, replay_log
+from aspire.runs import log
+from aspire.simulator import simulator
+from aspire.simulator.replay import Differs, replay_events, replay_log
 from aspire.types import Stepped
 from tests.helpers import blob_problem, forged
 

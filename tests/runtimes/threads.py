@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from aspire.runtimes.carrier import Arrival, Back, Gone
-from aspire.runtimes.serve import Crew, NoState, look_ahead, serve
+from aspire.engines.carrier import Arrival, Back, Gone
+from aspire.engines.serve import Crew, NoState, look_ahead, serve
 from aspire.types import Report, Task
 
 # Work draws from torch's one generator. Two threads that save its state can wait for each other

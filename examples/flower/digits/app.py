@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from aspire.flower import client_app, server_app
+from aspire.engines.flower import client_app, server_app
 
 FILE = Path(__file__).with_name("problem.py")
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from typing import Any, TypeVar
 
-from aspire.runtimes.carrier import Engine
+from aspire.engines.carrier import Engine
 
 E = TypeVar("E")
 
@@ -19,11 +19,11 @@ def engine_named(name: str, arguments: Mapping[str, Any]) -> Engine | None:
                 raise ValueError(f"{option}={value!r} belongs to an engine: expected --engine ray")
         return None
     if name == "ray":
-        from aspire.clusters.ray import Ray
+        from aspire.engines.ray import Ray
 
         return made(Ray, arguments)
     if name == "federation" and arguments.get("kit"):
-        from aspire.federation.engine import Federation
+        from aspire.engines.grpc.engine import Federation
 
         return made(Federation, arguments)
     raise ValueError(f"engine={name!r}: expected simulator or ray")

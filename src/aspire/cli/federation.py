@@ -14,16 +14,10 @@ from typing import Any
 import click
 import torch
 
-from aspire.cli.run import train_command
-from aspire.cli.shared import interruptible, progress_bar, stoppable
-from aspire.methods.forms import form_of
-from aspire.problem import is_linear
-from aspire.runtimes.serve import say_conversions
-from aspire.samples import once
-from aspire.sets import Simplex
-from aspire.sites import Site
-from aspire.train.engines import PATIENCE, train_on
-from aspire.train.file import (
+from aspire.api.engines import PATIENCE, train_on
+from aspire.api.job import prepare
+from aspire.api.summary import summary
+from aspire.api.user_file import (
     OF_METHODS,
     call,
     has_own_method,
@@ -34,8 +28,14 @@ from aspire.train.file import (
     sites_of,
     with_usual,
 )
-from aspire.train.job import prepare
-from aspire.train.summary import summary
+from aspire.cli.run import train_command
+from aspire.cli.shared import interruptible, progress_bar, stoppable
+from aspire.engines.serve import say_conversions
+from aspire.methods.forms import form_of
+from aspire.problem.problem import is_linear
+from aspire.problem.samples import once
+from aspire.problem.sites import Site
+from aspire.sets import Simplex
 from aspire.types import Method
 
 # What `aspire server` takes as `aspire train` does.
@@ -65,7 +65,7 @@ def federation_command() -> None:
 @click.option("--days", type=int, default=365, show_default=True, help="How long they are valid.")
 def init_command(folder: Path, sites: str, hosts: str, days: int) -> None:
     """A CA, the server's kit and one kit per site, in the new folder DIR."""
-    from aspire.federation import kits
+    from aspire.engines.grpc import kits
 
     names, addresses = _split(sites), _split(hosts)
     kits.init(folder, names, addresses, days)
@@ -86,7 +86,7 @@ def init_command(folder: Path, sites: str, hosts: str, days: int) -> None:
 @click.option("--days", type=int, default=365, show_default=True, help="How long it is valid.")
 def add_command(folder: Path, name: str, days: int) -> None:
     """A kit for one more site, for the next run; its name goes on the list of sites."""
-    from aspire.federation import kits
+    from aspire.engines.grpc import kits
 
     kits.add(folder, name, days)
     click.echo(f"The kit of {name} is in {folder / 'sites' / name}.")
@@ -134,8 +134,8 @@ def server_command(
     """
     # a handshake that is refused is logged by gRPC alone
     os.environ.pop("GRPC_VERBOSITY", None)
-    from aspire.federation import kits
-    from aspire.federation.engine import federation
+    from aspire.engines.grpc import kits
+    from aspire.engines.grpc.engine import federation
 
     source, listen = read(file), _with_port(listen)
     kits.read(kit)
@@ -243,11 +243,11 @@ def site_command(
 
     NAME is the name in the kit's certificate. What the server may ask for is this site's decision.
     """
-    from aspire.federation import kits
-    from aspire.federation.messages import LONG, shape_of
-    from aspire.federation.policy import check_model, check_rows, read_policy
-    from aspire.federation.site import Dialler
-    from aspire.problem import Flat
+    from aspire.engines.grpc import kits
+    from aspire.engines.grpc.messages import LONG, shape_of
+    from aspire.engines.grpc.policy import check_model, check_rows, read_policy
+    from aspire.engines.grpc.site import Dialler
+    from aspire.problem.problem import Flat
 
     torch.set_num_threads(threads)
     policy = read_policy(policy_file, limits)
@@ -321,7 +321,7 @@ def stand_back() -> None:
 
 def work_options(settings: Any, module: ModuleType | None = None) -> dict[str, Any]:
     """What a site's work depends on, as the server says it; `module`: the site's own FILE.py."""
-    from aspire.federation.method import received
+    from aspire.engines.grpc.method import received
 
     own = partial(settled, module) if module and hasattr(module, "method") else None
     return {

@@ -8,16 +8,16 @@ from typing import Any
 
 import click
 
+from aspire.api import prepare, replay, resume, train
+from aspire.api.engines import PATIENCE, refuse_what_is_simulated, train_on
+from aspire.api.extending import in_force
+from aspire.api.summary import summary
+from aspire.api.user_file import Source, crew_of, job_of, parts_of, read
 from aspire.cli.engines import engine_named
 from aspire.cli.shared import Sentence, interruptible, progress_bar, stoppable
-from aspire.runtimes import rundir
-from aspire.runtimes.folder import read_settings
-from aspire.runtimes.replay import Differs
-from aspire.train import prepare, replay, resume, train
-from aspire.train.engines import PATIENCE, refuse_what_is_simulated, train_on
-from aspire.train.extending import in_force
-from aspire.train.file import Source, crew_of, job_of, parts_of, read
-from aspire.train.summary import summary
+from aspire.runs import files as rundir
+from aspire.runs.folder import read_settings
+from aspire.simulator.replay import Differs
 
 
 @click.command("train")

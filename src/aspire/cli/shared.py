@@ -11,9 +11,9 @@ from typing import Any
 
 import click
 
-from aspire.failures import trace_of
-from aspire.runtimes.errors import Stopped
-from aspire.train import Interrupted
+from aspire.api import Interrupted
+from aspire.problem.failures import trace_of
+from aspire.runs.errors import Stopped
 
 
 class Group(click.Group):

@@ -9,8 +9,8 @@ from typing import Any
 
 import click
 
-from aspire.runtimes import rundir
-from aspire.runtimes.folder import STATUS, read_status
+from aspire.runs import files as rundir
+from aspire.runs.folder import STATUS, read_status
 
 SECONDS = 1.0
 HEAD = (

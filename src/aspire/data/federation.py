@@ -1,4 +1,4 @@
-"""What a loader gives: sites with train and test parts, ready for aspire.train."""
+"""What a loader gives: sites with train and test parts, ready for aspire.api."""
 
 from __future__ import annotations
 

@@ -22,11 +22,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from aspire import batches
 from aspire.data import Federation
 from aspire.data.federation import Part
-from aspire.problem import Problem
-from aspire.sites import Lie, Site
+from aspire.problem import batches
+from aspire.problem.problem import Problem
+from aspire.problem.sites import Lie, Site
 from aspire.types import Array, Item, Local, Method, Report, Task
 
 SHARE = 0.3  # of the extra site's samples that are stamped

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from aspire.api import Job, prepare
 from aspire.data import Federation, load
 from aspire.experiments import attack, choices, scores
-from aspire.runtimes import rundir
-from aspire.runtimes.delays import Delays, LogNormal
-from aspire.train import Job, prepare
+from aspire.runs import files as rundir
+from aspire.simulator.delays import Delays, LogNormal
 
 BATCH = 100
 HELD_OUT = 0.1

@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from aspire.api import Run, train
 from aspire.sets import UncertaintySet
-from aspire.train import Run, train
 
 Array = npt.NDArray[np.float64]
 Family = Literal["logistic", "least_squares"]

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from aspire.api import Run, train
 from aspire.sets import CDNorm
-from aspire.train import Run, train
 
 ITERATIONS = 12_000
 NAMES = ("site A", "site B", "site C", "site D", "site E", "site F (sideways)")

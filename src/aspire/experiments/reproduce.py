@@ -9,7 +9,7 @@ from pathlib import Path
 from aspire.data import Missing, files_of
 from aspire.experiments import plans, pool, results, tune
 from aspire.experiments.plans import Request
-from aspire.runtimes import rundir
+from aspire.runs import files as rundir
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from aspire.experiments.cells import Cell
 from aspire.experiments.plans import PLANS
-from aspire.runtimes import rundir
+from aspire.runs import files as rundir
 
 Record = dict[str, Any]
 Key = tuple[str, str, int]

@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from aspire.api import Job, Run, evaluate, outcome
 from aspire.experiments import attack
-from aspire.runtimes import blocks, simulator
-from aspire.runtimes.delays import LogNormal
-from aspire.runtimes.errors import Stopped
-from aspire.train import Job, Run, evaluate, outcome
+from aspire.runs.errors import Stopped
+from aspire.simulator import blocks, simulator
+from aspire.simulator.delays import LogNormal
 from aspire.types import Task
 
 COLUMNS = ("t", "time", "gradients", "worst_accuracy", "worst_loss", "accuracies", "losses")

@@ -16,7 +16,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from aspire import sites
 from aspire.arguments import real_number, whole_number
 from aspire.core import planes, pull
 from aspire.core.preset_names import name_at_sites, preset_of
@@ -51,6 +50,7 @@ from aspire.methods.worker import (
     loss_is_due,
     probes,
 )
+from aspire.problem import sites
 from aspire.protocol import LARGEST
 from aspire.sets import UncertaintySet
 from aspire.types import (

@@ -10,7 +10,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from aspire import sites
 from aspire.core import equations, planes, pull, stationarity
 from aspire.core.schedules import Rates, learn, rises_above
 from aspire.methods.aspire_state import (
@@ -25,6 +24,7 @@ from aspire.methods.aspire_state import (
 )
 from aspire.methods.aspire_vectors import Held, Implied, implied_gradients, implied_of, step_of
 from aspire.methods.passes import implied_lengths, move
+from aspire.problem import sites
 from aspire.types import Array, Info, Noted, Report, Stepped, Task
 
 TINY = float(np.finfo(np.float64).tiny)

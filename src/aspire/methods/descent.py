@@ -11,8 +11,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from aspire import sites
 from aspire.methods.worker import PASSES, columns, loss_is_due, probe
+from aspire.problem import sites
 from aspire.types import Array, Item, Kind, Local, Report, Task
 
 GRADIENT = {"gradient": Kind(1, vectors=("g",), optional=("loss",))}

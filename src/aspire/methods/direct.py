@@ -18,7 +18,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from aspire import batches, sites
 from aspire.arguments import flag, real_number, whole_number
 from aspire.core import planes
 from aspire.core.equations import lam_simplex_step
@@ -47,6 +46,7 @@ from aspire.methods.direct_state import (
     whole_set,
 )
 from aspire.methods.worker import PASSES
+from aspire.problem import batches, sites
 from aspire.protocol import LARGEST
 from aspire.sets import UncertaintySet
 from aspire.types import (

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from aspire import batches
+from aspire.problem import batches
 from aspire.types import Array, Indices
 
-# Purposes of our streams (see aspire.batches); 16 and up, so that they meet no other.
+# Purposes of our streams (see aspire.problem.batches); 16 and up, so that they meet no other.
 WEIGHTED, EVEN, STEP = 16, 17, 18
 
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.optim import AdamW, Optimizer
 
 from aspire.arguments import shown
-from aspire.failures import calling
+from aspire.problem.failures import calling
 from aspire.types import Count, Tensors
 
 Make = Callable[[list[dict[str, Any]]], Optimizer]

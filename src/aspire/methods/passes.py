@@ -17,12 +17,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from aspire.compiled.native import compiled, several
 from aspire.core import equations
 from aspire.core.schedules import Limits, Rates
 from aspire.methods import aspire_vectors as plain
 from aspire.methods.aspire_vectors import FEW, Held, Implied, Step
 from aspire.methods.worker import columns
-from aspire.native import compiled, several
 from aspire.types import Task
 
 _number = ctypes.c_int64
@@ -46,7 +46,7 @@ class _Step(ctypes.Structure):
 @lru_cache(maxsize=1)
 def library() -> Any:
     """The compiled functions, if they give torch's bytes; None: there are none."""
-    found: Any = compiled(("methods/passes.c",), "-ffp-contract=off")
+    found: Any = compiled(("passes.c",), "-ffp-contract=off")
     if found is None:
         return None
     found.move.argtypes = (_array,)

@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from aspire import sites
 from aspire.arguments import near, real_number, shown, whole_number
 from aspire.methods import optimisers
+from aspire.problem import sites
 from aspire.protocol import LARGEST
 from aspire.types import Array, Facts, Local, Task, Tensors
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from aspire import batches, sites
+from aspire.problem import batches, sites
 from aspire.types import Count, Flat, Local, Report, Sized, Task
 
 PASSES = 3  # a gradient costs three passes over its samples, a loss one

@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from aspire import batches
 from aspire.methods.direct import direct
+from aspire.problem import batches
 from aspire.sets import Box
 from aspire.types import Item, Local, Method, Report, Task
 

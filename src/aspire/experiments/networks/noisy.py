@@ -16,7 +16,7 @@ from torch import Tensor
 from aspire.data.federation import Part
 from aspire.data.partitions import shuffled
 from aspire.experiments.networks.data import Sites
-from aspire.runtimes.selection import Watched
+from aspire.runs.selection import Watched
 
 NOISY = "noisy"  # the setting
 SITE = "site 0"  # the one with noise

@@ -12,16 +12,17 @@ from typing import Any
 import numpy as np
 import torch
 
+from aspire.api import Job, evaluate, prepare
 from aspire.experiments.cells import one_thread
 from aspire.experiments.networks import liars, methods, noisy
 from aspire.experiments.networks.cases import CASES
 from aspire.experiments.networks.data import Sites
 from aspire.experiments.networks.methods import SITE_BUFFERS, WITHOUT
 from aspire.experiments.networks.noisy import NOISY
-from aspire.runtimes import rundir, simulator
-from aspire.runtimes.delays import LogNormal
-from aspire.runtimes.errors import Stopped
-from aspire.train import Job, evaluate, prepare
+from aspire.runs import files as rundir
+from aspire.runs.errors import Stopped
+from aspire.simulator import simulator
+from aspire.simulator.delays import LogNormal
 from aspire.types import Method
 
 EVEN, LISTED, REVERSED = "even", "listed", "reversed"  # who is slow

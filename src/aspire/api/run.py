@@ -1,0 +1,258 @@
+"""What training gives back."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from torch import Tensor, nn
+
+from aspire.api.converged import SETTLED, trend
+from aspire.api.job import Job
+from aspire.api.own_buffers import fill, load, site_buffers
+from aspire.api.selection import figures, selected
+from aspire.api.summary import screenful
+from aspire.runs.evaluation import Away, evaluated_on
+from aspire.runs.folder import RunFolder
+from aspire.runs.selection import Watched
+from aspire.types import Array
+
+
+@dataclass(frozen=True, repr=False)
+class Run:
+    """What training gave. Arrays are in the order of `sites`; nan: that site did not answer.
+
+    model            in the mode of the model that was given: call eval() on it before it is used.
+                     All losses and accuracies are of it, so of the evaluation that was selected
+    selected, last   the figures of the worst site at the selected evaluation, with the rule that
+                     chose it, and those at the last one
+    weights          what each site's loss counts at the end
+    losses           on the training parts, weight decay included: what was trained on
+    train_losses     the same, under the name that says so
+    test_losses      the same on the test parts; nan where a site has none, None where all have none
+    val_losses, val_accuracies    on the validation parts, in the same way
+    accuracies       fractions right on the test part, or on the training part where a site has no
+                     other; None where outputs are no class scores
+    evaluated_on     what accuracies are on: 'test', 'train', 'mixed'; `parts` says it of each site
+    worst_case_loss  of the training losses, over the uncertainty set
+    ended_by         the argument that ended the run: 'iterations', 'gradients',
+                     'patience_evaluations' or 'max_seconds'
+    trend            'settled', 'still falling', 'rising', None: too few evaluations to say;
+                     `converged` is True where it has settled. docs/guide.md has the rule
+    iterations       master steps; worker_gradients, sample_passes: what they cost, probes included
+    virtual_seconds  on the simulator's clock; None on an engine
+    wall_seconds     that the run took, before it was resumed as well
+    site_buffers     with buffers='site' on the simulator: each site's batch-norm statistics, by the
+                     name of the site; `model` has them pooled, `model_of(site)` its own
+    absences         who was away, from which iteration to which (None: the end), and why
+    """
+
+    model: nn.Module
+    sites: tuple[str, ...]
+    weights: Array
+    losses: Array
+    accuracies: Array | None
+    worst_case_loss: float
+    planes: int
+    stationarity: float | None
+    history: list[dict[str, Any]]
+    evaluated_on: str
+    method: str
+    iterations: int
+    virtual_seconds: float | None
+    wall_seconds: float
+    worker_gradients: int
+    sample_passes: int
+    settings: dict[str, Any]
+    absences: list[dict[str, Any]] = field(default_factory=list)
+    test_losses: Array | None = None
+    train_samples: Array = field(default_factory=lambda: np.empty(0))
+    test_samples: Array = field(default_factory=lambda: np.empty(0))
+    val_losses: Array | None = None
+    val_accuracies: Array | None = None
+    val_samples: Array = field(default_factory=lambda: np.empty(0))
+    selected: dict[str, Any] = field(default_factory=dict)
+    last: dict[str, Any] = field(default_factory=dict)
+    ended_by: str | None = None
+    trend: str | None = None
+    site_buffers: dict[str, dict[str, Tensor]] | None = None
+
+    def __repr__(self) -> str:
+        return screenful(self)
+
+    def model_of(self, site: str) -> nn.Module:
+        """A copy of the model with that site's own batch-norm statistics, where sites have some."""
+        if site not in self.sites:
+            raise ValueError(f"site={site!r}: expected one of {', '.join(self.sites)}")
+        model = copy.deepcopy(self.model)
+        if self.site_buffers is not None:
+            load(model, self.site_buffers[site])
+        return model
+
+    @property
+    def train_losses(self) -> Array:
+        return self.losses
+
+    @property
+    def parts(self) -> tuple[str | None, ...]:
+        """What each site's accuracy is on: 'test', 'train', None where it did not answer."""
+        return tuple(None if np.isnan(n) else "test" if n else "train" for n in self.test_samples)
+
+    @property
+    def worst_loss(self) -> float:
+        """The largest training loss."""
+        return float(np.nanmax(self.losses))
+
+    @property
+    def worst_accuracy(self) -> float | None:
+        return None if self.accuracies is None else float(np.nanmin(self.accuracies))
+
+    @property
+    def worst_val_loss(self) -> float | None:
+        """The largest loss on a validation part; None where no site has one."""
+        return None if self.val_losses is None else float(np.nanmax(self.val_losses))
+
+    @property
+    def worst_val_accuracy(self) -> float | None:
+        return None if self.val_accuracies is None else float(np.nanmin(self.val_accuracies))
+
+    @property
+    def converged(self) -> bool | None:
+        """Whether the worst loss has settled; None: too few evaluations to say."""
+        return None if self.trend is None else self.trend == SETTLED
+
+    @property
+    def mean_accuracy(self) -> float | None:
+        return None if self.accuracies is None else float(np.nanmean(self.accuracies))
+
+    @property
+    def std_accuracy(self) -> float | None:
+        """Population standard deviation over the sites."""
+        return None if self.accuracies is None else float(np.nanstd(self.accuracies))
+
+    def result(self) -> dict[str, Any]:
+        """What result.json holds."""
+        return {
+            "method": self.method,
+            "iterations": self.iterations,
+            "ended_by": self.ended_by,
+            "converged": self.converged,
+            "trend": self.trend,
+            "selected": self.selected,
+            "last": self.last,
+            "virtual_seconds": self.virtual_seconds,
+            "wall_seconds": self.wall_seconds,
+            "worst_accuracy": self.worst_accuracy,
+            "worst_loss": self.worst_loss,
+            "std_accuracy": self.std_accuracy,
+            "mean_accuracy": self.mean_accuracy,
+            "accuracies": self.accuracies,
+            "losses": self.losses,
+            "train_losses": self.train_losses,
+            "test_losses": self.test_losses,
+            "train_samples": _counts(self.train_samples),
+            "test_samples": _counts(self.test_samples),
+            "val_losses": self.val_losses,
+            "val_accuracies": self.val_accuracies,
+            "val_samples": _counts(self.val_samples),
+            "worst_val_loss": self.worst_val_loss,
+            "worst_val_accuracy": self.worst_val_accuracy,
+            "weights": self.weights,
+            "worst_case_loss": self.worst_case_loss,
+            "planes": self.planes,
+            "stationarity": self.stationarity,
+            "worker_gradients": self.worker_gradients,
+            "sample_passes": self.sample_passes,
+            "evaluated_on": self.evaluated_on,
+            "parts": self.parts,
+            "sites": self.sites,
+            "absences": self.absences,
+        }
+
+    def save(self, directory: str | Path) -> None:
+        """Write run.json, history.jsonl, model.safetensors and result.json to a new folder."""
+        with RunFolder.create(Path(directory)) as folder:
+            folder.write_settings(self.settings)
+            for record in self.history:
+                folder.add_history(record)
+            self.save_outcome(folder)
+
+    def save_outcome(self, folder: RunFolder) -> None:
+        """Only what is known at the end."""
+        folder.save_outcome(self.model, self.result(), self.history)
+
+
+class Ended(Protocol):
+    """What the simulator and the driver both know of a run."""
+
+    master: Any
+    gradients: float
+    samples: float
+    absences: list[Away]  # with the number of a site
+
+
+def outcome(
+    job: Job,
+    ended: Ended,
+    history: list[dict[str, Any]],
+    seconds: float,
+    *,
+    sizes: tuple[Array, Array, Array],
+    virtual_seconds: float | None = None,
+    gap: float | None = None,
+    watched: Watched | None = None,
+    ended_by: str | None = None,
+) -> Run:
+    """The selected line of the history, and what it took; `sizes`: of train, test and val parts."""
+    last, chosen = history[-1], selected(job.select, watched, history)
+    line = chosen.line
+    w = _given(chosen.w, job.method.model(ended.master))
+    model, own = job.problem.flat.module(w), site_buffers(job.problem, w)
+    if own is not None:
+        fill(model, job.problem.flat, own)
+    return Run(
+        model=model,
+        site_buffers=own,
+        sites=job.problem.names,
+        weights=np.array(last["weights"]),
+        losses=np.array(line["losses"], dtype=float),
+        accuracies=_floats(line["accuracies"]),
+        worst_case_loss=line["worst_case_loss"],
+        planes=last["planes"],
+        stationarity=gap,
+        history=history,
+        evaluated_on=evaluated_on(sizes[1]),
+        method=job.method.name,
+        iterations=ended.master.t,
+        virtual_seconds=virtual_seconds,
+        wall_seconds=seconds,
+        worker_gradients=int(ended.gradients),
+        sample_passes=int(ended.samples),
+        settings=job.settings,
+        absences=[{**x, "site": job.problem.names[x["site"]]} for x in ended.absences],
+        test_losses=_floats(line.get("test_losses")),
+        train_samples=sizes[0],
+        test_samples=sizes[1],
+        val_losses=_floats(line.get("val_losses")),
+        val_accuracies=_floats(line.get("val_accuracies")),
+        val_samples=sizes[2],
+        selected=chosen.figures(),
+        last=figures(last),
+        ended_by=ended_by,
+        trend=trend(history),
+    )
+
+
+def _given(selected: Tensor | None, last: Tensor) -> Tensor:
+    return last if selected is None else selected
+
+
+def _floats(values: list[float | None] | None) -> Array | None:
+    return None if values is None else np.array(values, dtype=float)
+
+
+def _counts(values: Array) -> list[int | None]:
+    return [int(x) if np.isfinite(x) else None for x in values]

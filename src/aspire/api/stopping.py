@@ -1,0 +1,52 @@
+"""Why a run ends: its limits, a figure that no longer improves, or its time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from aspire.arguments import real_number, whole_number
+from aspire.runs.selection import Watched
+
+ITERATIONS, GRADIENTS = "iterations", "gradients"
+PATIENCE, SECONDS = "patience_evaluations", "max_seconds"
+
+
+def check_stopping(
+    patience_evaluations: Any, max_seconds: Any, evaluate_every: int
+) -> tuple[int | None, float | None]:
+    """Both limits, checked; None: there is none."""
+    if patience_evaluations is not None:
+        patience_evaluations = whole_number(PATIENCE, patience_evaluations)
+        if not evaluate_every:
+            raise ValueError(
+                f"{PATIENCE}={patience_evaluations} with evaluate_every=0: expected evaluations "
+                "before the end"
+            )
+    if max_seconds is not None:
+        max_seconds = real_number(SECONDS, max_seconds, "a positive number of seconds", above=0.0)
+    return patience_evaluations, max_seconds
+
+
+@dataclass
+class Stopping:
+    """Asked after evaluations and steps; once it has found a reason it stays with it."""
+
+    patience_evaluations: int | None = None
+    max_seconds: float | None = None
+    reason: str | None = None
+
+    def look(self, watched: Watched, seconds: float) -> bool:
+        """Whether the run ends here though it has not reached its limits."""
+        if self.reason is None and self._impatient(watched):
+            self.reason = PATIENCE
+        elif self.reason is None and self._late(seconds):
+            self.reason = SECONDS
+        return self.reason is not None
+
+    def _impatient(self, watched: Watched) -> bool:
+        most = self.patience_evaluations
+        return most is not None and watched.stalled() >= most
+
+    def _late(self, seconds: float) -> bool:
+        return self.max_seconds is not None and seconds >= self.max_seconds

@@ -1,1 +1,0 @@
-"""Machines of one owner: a carrier over Ray."""

@@ -1,0 +1,1 @@
+"""The package's C: what it is made of, and how it is compiled and called."""

@@ -1,0 +1,1 @@
+"""Engines carry tasks and events between the master and sites in other processes."""

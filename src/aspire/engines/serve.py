@@ -1,0 +1,97 @@
+"""The worker's side of every engine: one task in, one report out, where the data is.
+
+Besides the method's own tasks there are evaluations: kind `evaluate`, a negative id, the model as
+`w`. The answer is for the history; no method ever sees it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from aspire.methods.worker import NoState
+from aspire.problem.sites import Site
+from aspire.protocol import EVALUATION, LARGEST, task_objection
+from aspire.types import Kind, Method, Report, Task
+
+__all__ = ["EVALUATE", "Crew", "NoState", "evaluation_tasks", "look_ahead", "objection", "serve"]
+
+logger = logging.getLogger("aspire")
+EVALUATE = "evaluate"
+Crew = Sequence[Callable[[], tuple[Method, Site]]]  # one a site, called where its data is
+
+
+def objection(
+    task: Task, kinds: Mapping[str, Kind], *, parameters: int, dtype: torch.dtype
+) -> str | None:
+    """Why a worker must not do a task, or None."""
+    evaluates = task.kind == EVALUATE
+    kind = EVALUATION if evaluates else kinds.get(task.kind)
+    if kind is None or evaluates != (task.id < 0):
+        known = ", ".join([*kinds, f"{EVALUATE} with a negative id"])
+        return f"kind {task.kind!r}: expected one of {known}"
+    return task_objection(task, kind, parameters=parameters, dtype=dtype)
+
+
+def serve(method: Method, local: Site, worker: Any, task: Task) -> tuple[Any, Report]:
+    """Do one task; `worker` is what this worker remembers, None in a new process.
+
+    Raises NoState where a new process got a task for an old one: ask for it again (say `Back`).
+    """
+    device = local.train.device
+    if device != "cpu":
+        task = replace(task, vectors={k: v.to(device) for k, v in task.vectors.items()})
+    if task.kind == EVALUATE:
+        return worker, evaluation(local, task)
+    worker, report = method.work(worker, task, local)
+    if device != "cpu":
+        report = replace(report, vectors={k: v.cpu() for k, v in report.vectors.items()})
+    return worker, report
+
+
+def look_ahead(method: Method, local: Site, worker: Any, task: Task) -> Any:
+    """Begin on the task after this one, whose report is out; the worker as it is then."""
+    if method.ahead is None or task.kind == EVALUATE:
+        return worker
+    return method.ahead(worker, task, local)
+
+
+def evaluation(local: Site, task: Task) -> Report:
+    """The losses on all parts, and the accuracy on the test part where there is one.
+
+    A test or validation loss that is no number is left out: nobody trains on it, so it is no reason
+    to end a run.
+    """
+    found = local.scores(task.vectors["w"])
+    said = {"loss": found.train_loss, "samples": float(local.train.size)}
+    if found.accuracy is not None:
+        said["accuracy"] = found.accuracy
+    said["test"] = float(local.test is not None)
+    if local.test is not None:
+        said["test_samples"] = float(local.test.size)
+    if found.test_loss is not None and abs(found.test_loss) <= LARGEST:
+        said["test_loss"] = found.test_loss
+    if local.val is not None:
+        said["val_samples"] = float(local.val.size)
+    if found.val_loss is not None and abs(found.val_loss) <= LARGEST:
+        said["val_loss"] = found.val_loss
+    if found.val_accuracy is not None:
+        said["val_accuracy"] = found.val_accuracy
+    return Report(task.worker, task.id, {}, said)
+
+
+def evaluation_tasks(workers: Sequence[int], id: int, w: Tensor) -> list[Task]:
+    """The same question to each of them; `id` is negative."""
+    return [Task(j, id, EVALUATE, {"w": w}) for j in workers]
+
+
+def say_conversions(notes: Iterable[str]) -> None:
+    """One line for all that was converted at all sites; `notes` are those of `Site.notes`."""
+    found = list(dict.fromkeys(notes))
+    if found:
+        logger.warning("converted: %s", ", ".join(found))

@@ -1,0 +1,342 @@
+"""The objective: any torch module as a flat vector, and the mean loss of it on samples."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, mse_loss, nll_loss
+
+from aspire.arguments import shown
+from aspire.problem.buffers import Changing
+from aspire.problem.failures import calling
+from aspire.problem.stacks import Stack, recognise
+from aspire.types import Buffer
+
+Loss = Callable[[Any, Any], Tensor]
+LOSSES: dict[str, Loss] = {
+    "cross_entropy": cross_entropy,
+    "mse": mse_loss,
+}
+
+
+BY_TORCH = ("plain", "channels_last", "vmap", "graph")  # names of `execution`
+
+
+class Flat:
+    """A module's trainable parameters as one flat vector. The module itself stays untouched.
+
+    Buffers that change while it trains, such as batch-norm statistics, lie behind the parameters;
+    with buffers='site' they are not in the vector: every site finds its own.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        device: str = "cpu",
+        *,
+        buffers: str = "average",
+        changing: Sequence[str] = (),
+    ) -> None:
+        trained = _trained(module)
+        self.names = list(trained)
+        self.shapes = [p.shape for p in trained.values()]
+        self.sizes = [p.numel() for p in trained.values()]
+        self.parameters = sum(self.sizes)
+        self.homes = {name: x.device for name, x in _tensors(module)}
+        with calling("the copy of the model"):
+            self.training = copy.deepcopy(module).to(device)
+        self.evaluating = copy.deepcopy(module).to(device).eval()
+        for part in (self.training, self.evaluating):
+            part.requires_grad_(False)
+        self.places = {part: places(part, self.names) for part in (self.training, self.evaluating)}
+        self.changing = Changing(self.training, self.evaluating, changing)
+        self.local = buffers == "site" and bool(self.changing.names)
+        start = torch.cat([p.detach().reshape(-1) for p in trained.values()]).to(device)
+        self.start = start if self.local else self.changing.behind(start, self.changing.first)
+        drops = (nn.modules.dropout._DropoutNd, nn.AlphaDropout, nn.RReLU)
+        self.linear = is_linear(module)
+        # whether it draws; one that does so by functions is found out when it is tried
+        self.random = any(isinstance(m, drops) and m.training for m in self.training.modules())
+        self.channels_last = False  # how the weights of two-dimensional convolutions lie
+        self.convolutions = {name for name, x in trained.items() if x.ndim == 4}
+
+    @contextmanager
+    def in_channels_last(self) -> Iterator[None]:
+        self.channels_last = True
+        try:
+            yield
+        finally:
+            self.channels_last = False
+
+    @property
+    def buffers(self) -> tuple[Buffer, ...]:
+        """What lies behind the parameters."""
+        return () if self.local else self.changing.facts
+
+    def split(self, w: Tensor) -> dict[str, Tensor]:
+        """The parameters in the flat vector as named views."""
+        parts = w[: self.parameters].split_with_sizes(self.sizes)
+        views = zip(self.names, parts, self.shapes, strict=True)
+        return {name: part.view(shape) for name, part, shape in views}
+
+    def output(
+        self, w: Tensor, inputs: Any, *, training: bool, buffers: list[Tensor] | None = None
+    ) -> Any:
+        """What torch's `functional_call` gives, which takes several times as long to get there.
+
+        buffers  those that change; None: as in w, or as at the start. Training changes them.
+        """
+        module = self.training if training else self.evaluating
+        views, seats = self.split(w), self.places[module]
+        for name in self.convolutions if self.channels_last else ():
+            # a copy has these strides even where there is one channel
+            views[name] = views[name].clone(memory_format=torch.channels_last)
+        held = [table[leaf] for table, leaf, _ in seats]
+        if buffers is None and self.changing.names:
+            buffers = self.buffers_in(w)
+        try:
+            for table, leaf, name in seats:
+                table[leaf] = views[name]
+            with calling("the model"), self.changing.lent(module, buffers):
+                return module(inputs)
+        finally:
+            for (table, leaf, _), own in zip(seats, held, strict=True):
+                table[leaf] = own
+
+    def buffers_in(self, w: Tensor) -> list[Tensor]:
+        """Copies of the buffers behind the parameters in w; as at the start if it has none."""
+        if len(w) == self.parameters:
+            return [x.clone() for x in self.changing.first]
+        return self.changing.unpacked(w[self.parameters :].detach())
+
+    def own_buffers(self, w: Tensor, inputs: Iterable[Any]) -> list[Tensor]:
+        """Batch-norm statistics of these inputs at w: their mean over all that is given."""
+        found = [torch.zeros_like(x) for x in self.changing.first]
+        with torch.no_grad(), self.changing.counting(self.evaluating):
+            for some in inputs:
+                self.output(w, some, training=False, buffers=found)
+        return found
+
+    def module(self, w: Tensor) -> nn.Module:
+        """The user's module with w in it: its modes, devices and what it freezes as they were."""
+        module, views = copy.deepcopy(self.training), self.split(w.detach())
+        if self.changing.names:
+            views |= dict(zip(self.changing.names, self.buffers_in(w), strict=True))
+        for name, x in _tensors(module):
+            x.data = views.get(name, x.data).to(self.homes[name], copy=True)
+        for name, p in module.named_parameters():
+            p.requires_grad_(name in views)
+        return module
+
+
+def is_linear(module: nn.Module) -> bool:
+    """Whether all that trains is one linear layer, so that a convex loss stays convex."""
+    owners = [m for m in module.modules() if any(p.requires_grad for p in m.parameters(False))]
+    return len(owners) == 1 and isinstance(owners[0], nn.Linear)
+
+
+def _tensors(module: nn.Module) -> list[tuple[str, Tensor]]:
+    """Parameters and buffers, each under its first name."""
+    return [*module.named_parameters(), *module.named_buffers()]
+
+
+def _trained(module: nn.Module) -> dict[str, nn.Parameter]:
+    """The parameters with requires_grad=True: finite numbers of one real type."""
+    if not isinstance(module, nn.Module):
+        hint = ", an instance and not the class" if isinstance(module, type) else ""
+        raise ValueError(f"model={shown(module)}: expected a torch.nn.Module{hint}")
+    trained = {name: p for name, p in module.named_parameters() if p.requires_grad}
+    if not trained:
+        raise ValueError("model has no parameter with requires_grad=True: nothing to train")
+    for name, p in trained.items():
+        if isinstance(p, nn.UninitializedParameter) or p.is_meta:
+            raise ValueError(
+                f"model has no values for its parameter {name} yet: expected a model that was "
+                "called once, on a real device"
+            )
+        if not bool(torch.isfinite(p).all()):
+            raise ValueError(f"model has NaN or infinite values in {name}: expected finite ones")
+    types = {p.dtype for p in trained.values()}
+    if len(types) > 1 or not next(iter(types)).is_floating_point:
+        raise ValueError(f"model has parameters of types {types}: expected one real type")
+    return trained
+
+
+def places(module: nn.Module, names: Sequence[str]) -> list[tuple[dict[str, Any], str, str]]:
+    """Where these parameters are kept, under all of their names: table, entry, name."""
+    once = dict(module.named_parameters())
+    known = {id(once[name]): name for name in names}
+    found = []
+    for full, p in module.named_parameters(remove_duplicate=False):
+        owner, _, leaf = full.rpartition(".")
+        if id(p) in known:
+            found.append((module.get_submodule(owner)._parameters, leaf, known[id(p)]))
+    return found
+
+
+@dataclass(frozen=True)
+class Labels:
+    """Class numbers as a mean cross-entropy counts them: by their weights, some not at all."""
+
+    weight: Tensor | None = None
+    ignored: int | None = None
+
+    def kept(self, targets: Tensor) -> Tensor:
+        """Which of them count; a Boolean for each."""
+        if self.ignored is None:
+            return torch.ones_like(targets, dtype=torch.bool)
+        return targets != self.ignored
+
+    def total(self, targets: Tensor) -> Tensor:
+        """What the mean is divided by."""
+        kept = self.kept(targets)
+        if self.weight is None:
+            return kept.sum()
+        weights = self.weight.detach().double()[targets.where(kept, 0)]
+        return weights.where(kept, 0.0).sum()
+
+
+def labels_of(loss: Loss) -> Labels | None:
+    """How this loss counts class numbers, where it is one of torch's cross-entropies."""
+    if loss is LOSSES["cross_entropy"]:
+        return Labels()
+    if isinstance(loss, nn.CrossEntropyLoss | nn.NLLLoss):
+        own = type(loss).forward in (nn.CrossEntropyLoss.forward, nn.NLLLoss.forward)
+        return Labels(loss.weight, loss.ignore_index) if own else None
+    if isinstance(loss, partial) and loss.func in (cross_entropy, nll_loss) and not loss.args:
+        return Labels(loss.keywords.get("weight"), loss.keywords.get("ignore_index", -100))
+    return Labels(None, -100) if loss is nll_loss else None
+
+
+@dataclass(frozen=True)
+class Objective:
+    """f(w; samples) = mean loss + weight_decay/2 |w|^2.
+
+    A stack of Linear layers is evaluated by hand, everything else by torch; `plain` says that
+    the targets are known to be what the stack takes them for. `execution` is one of `execution.py`;
+    None: by hand where ReLU is the only activation, compiled where that can be.
+    """
+
+    flat: Flat
+    loss: Loss
+    weight_decay: float = 0.0
+    precision: str = "float32"  # 'bf16': the model runs under autocast
+    execution: str | None = None
+
+    @cached_property
+    def stack(self) -> Stack | None:
+        if self.precision != "float32" or self.execution in BY_TORCH:
+            return None
+        return recognise(
+            self.flat.training,
+            self.flat.names,
+            self.loss,
+            relu_only=self.execution is None,
+            native=self.execution != "rows",
+        )
+
+    @cached_property
+    def labels(self) -> Labels | None:
+        return labels_of(self.loss)
+
+    def total(self, targets: Any) -> Tensor | None:
+        """What the mean loss of these samples is divided by; None: their number."""
+        labels = self.labels
+        if labels is None or (labels.weight is None and labels.ignored is None):
+            return None
+        if not isinstance(targets, Tensor) or targets.is_floating_point():
+            return None
+        return labels.total(targets)
+
+    def count(self, targets: Any, samples: int) -> float:
+        """The same in samples: how much their mean loss weighs beside that of others."""
+        total = self.total(targets)
+        return samples if total is None else float(total) * samples / targets.numel()
+
+    def kept(self, targets: Tensor) -> Tensor | None:
+        """Which targets the loss does not ignore; None: it ignores none."""
+        labels = self.labels
+        return None if labels is None or labels.ignored is None else labels.kept(targets)
+
+    def mean(self, output: Any, targets: Any) -> Tensor:
+        """The loss alone."""
+        with calling("the loss"):
+            return self.loss(output, targets)
+
+    def by_hand(self, w: Tensor, inputs: Any, targets: Any) -> bool:
+        return self.stack is not None and self.stack.takes(inputs, targets, w.dtype)
+
+    def run(
+        self, w: Tensor, inputs: Any, *, training: bool, buffers: list[Tensor] | None = None
+    ) -> Any:
+        """The model's outputs, in full precision whatever it computes in."""
+        if self.precision == "float32":
+            return self.flat.output(w, inputs, training=training, buffers=buffers)
+        with torch.autocast(w.device.type, torch.bfloat16, cache_enabled=False):
+            found = self.flat.output(w, inputs, training=training, buffers=buffers)
+        return found.to(w.dtype) if isinstance(found, Tensor) else found
+
+    def value(
+        self,
+        w: Tensor,
+        inputs: Any,
+        targets: Any,
+        *,
+        training: bool,
+        plain: bool = False,
+        buffers: list[Tensor] | None = None,
+    ) -> Tensor:
+        if plain and self.stack is not None and self.by_hand(w, inputs, targets) and not training:
+            rows = w.unsqueeze(0), inputs.unsqueeze(0), targets.unsqueeze(0)
+            return self.stack.losses(*rows, self.weight_decay)[0]
+        value = self.mean(self.run(w, inputs, training=training, buffers=buffers), targets)
+        if self.weight_decay:
+            value = value + 0.5 * self.weight_decay * w[: self.flat.parameters].square().sum()
+        return value
+
+    def gradient(
+        self,
+        w: Tensor,
+        inputs: Any,
+        targets: Any,
+        *,
+        plain: bool = False,
+        keys: tuple[int, int] | None = None,
+    ) -> Tensor:
+        """With the buffers behind it that this batch leaves, where w has some.
+
+        keys  of the dropout of a stack; None: it draws from torch's generator
+        """
+        stack = self.stack if plain and self.by_hand(w, inputs, targets) else None
+        if stack is not None and (keys is not None or not stack.random):
+            rows = w.unsqueeze(0), inputs.unsqueeze(0), targets.unsqueeze(0)
+            return stack.gradients(*rows, self.weight_decay, None if keys is None else [keys])[0]
+        flat = self.flat
+        buffers = flat.buffers_in(w) if flat.changing.names else None
+        leaf = w[: flat.parameters].detach().requires_grad_(True)
+        with torch.enable_grad():
+            value = self.value(leaf, inputs, targets, training=True, buffers=buffers)
+        with calling("the gradient"):
+            found = torch.autograd.grad(value, leaf)[0]
+        total = self.total(targets)
+        if total is not None:  # where no sample counts, the mean is 0/0
+            found = found.where(total > 0, self.weight_decay * leaf.detach())
+        if not (flat.buffers and buffers):
+            return found
+        flat.changing.second_moments(flat.buffers_in(w), buffers)
+        return flat.changing.behind(found, buffers)
+
+    def output(
+        self, w: Tensor, inputs: Any, targets: Any, buffers: list[Tensor] | None = None
+    ) -> Any:
+        """The model's outputs in eval mode."""
+        if self.stack is not None and self.by_hand(w, inputs, targets):
+            return self.stack.outputs(w.unsqueeze(0), inputs.unsqueeze(0))[0]
+        return self.run(w, inputs, training=False, buffers=buffers)

@@ -1,1 +1,0 @@
-"""Runtimes carry tasks and events between `work` and `absorb`; they decide nothing."""

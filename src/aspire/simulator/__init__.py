@@ -1,0 +1,1 @@
+"""The simulator: real algorithm, real gradients, a virtual clock."""
