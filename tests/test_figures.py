@@ -24,7 +24,7 @@ from aspire.api.summary import summary
 from aspire.cli import main
 from aspire.methods import afl, aspire, central, fedavg
 from aspire.runs.folder import RunFolder
-from tests.helpers import blobs, linear
+from tests.helpers import blobs, linear, validated
 from tests.methods.table import ROWS
 from tests.runtimes.threads import ThreadEngine
 
@@ -207,9 +207,14 @@ def test_a_run_that_ends_in_the_middle_of_a_round_has_a_result(name):
     for gradients in (1, 5, 57, 83):
         for every in (0, 1, 7, None):
             run = train(
-                linear(), blobs(), method=ROWS[name](), gradients=gradients, batch_size=8,
+                linear(),
+                validated(),  # own-best needs a val part
+                method=ROWS[name](),
+                gradients=gradients,
+                batch_size=8,
                 evaluate_every=every,
-            )  # fmt: skip
+                select="last",
+            )
             last = run.history[-1]
             assert run.worker_gradients >= gradients
             assert last["gradients"] == run.worker_gradients
