@@ -152,11 +152,11 @@ def test_max_message_must_hold_a_task() -> None:
 
 def test_the_generated_module_fits_the_proto_file(tmp_path: Path) -> None:
     tools = pytest.importorskip("grpc_tools.protoc", reason="needs grpcio-tools")
-    name = "aspire/federation/wire.proto"
+    name = "aspire/engines/grpc/wire.proto"
     code = tools.main(
         ["", f"-I{SOURCE}", f"--python_out={tmp_path}", f"--pyi_out={tmp_path}", name]
     )
     assert code == 0
     for made in ("wire_pb2.py", "wire_pb2.pyi"):
-        new = (tmp_path / "aspire" / "federation" / made).read_text()
-        assert new == (SOURCE / "aspire" / "federation" / made).read_text(), "make it again"
+        new = (tmp_path / "aspire" / "engines" / "grpc" / made).read_text()
+        assert new == (SOURCE / "aspire" / "engines" / "grpc" / made).read_text(), "make it again"
