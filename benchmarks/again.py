@@ -30,9 +30,11 @@ def cells(folder: Path) -> dict[str, results.Record]:
 
 def compare(one: dict[str, Any], two: dict[str, Any]) -> tuple[int, dict[str, float | None]]:
     """How many cells of both folders are the same; of the others, points of Acc_w in between."""
-    same, differ = 0, {}
+    same = 0
+    differ = {}
     for name in sorted(one.keys() & two.keys()):
-        a, b = one[name], two[name]
+        a = one[name]
+        b = two[name]
         if a == b:
             same += 1
         else:

@@ -44,7 +44,8 @@ def excess(problem: ConvexProblem, simplex: bool = False) -> dict[str, Any]:
 
 
 def convex(jobs: int, seeds: int, simplex: bool) -> dict[str, Any]:
-    began, lines = time.perf_counter(), []
+    began = time.perf_counter()
+    lines = []
     print(f"{'problem':<36}{'exact':>11}{'full, %':>10}{'batch 32, %':>13}{'planes':>10}")
     with ProcessPoolExecutor(jobs, initializer=torch.set_num_threads, initargs=(1,)) as pool:
         for line in pool.map(partial(excess, simplex=simplex), problems(tuple(range(seeds)))):

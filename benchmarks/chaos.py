@@ -74,7 +74,8 @@ def site(name):
 
 def plan(engine: str, events: int, seconds: float, seed: int) -> list[tuple[float, str]]:
     """What happens when: drawn before the run starts, the same for the same seed."""
-    rng, kinds = random.Random(seed), COMMON | MORE[engine]
+    rng = random.Random(seed)
+    kinds = COMMON | MORE[engine]
     count: collections.Counter[str] = collections.Counter()
     found = []
     for when in sorted(rng.uniform(0.0, seconds) for _ in range(events)):
@@ -147,7 +148,8 @@ class Disk:
     @contextlib.contextmanager
     def full(self) -> Iterator[None]:
         """No byte is left; or else (no mount) a file stands where the folder should be."""
-        ballast, beside = self.folder / "ballast", self.folder.with_name("beside")
+        ballast = self.folder / "ballast"
+        beside = self.folder.with_name("beside")
         if self.mounted:
             with contextlib.suppress(OSError), ballast.open("wb", buffering=0) as file:
                 while True:
@@ -176,8 +178,11 @@ class OnFederation:
     """A server, five sites, and a proxy between them."""
 
     def __init__(self, folder: Path, options: list[str]) -> None:
-        self.folder, self.out, file = folder, folder / "run", folder / "problem.py"
-        kits, self.port = folder / "kits", free_port()
+        self.folder = folder
+        self.out = folder / "run"
+        file = folder / "problem.py"
+        kits = folder / "kits"
+        self.port = free_port()
         init = ["federation", "init", str(kits), "--sites", ",".join(NAMES)]
         subprocess.run([*ASPIRE, *init], env=environment(), check=True, capture_output=True)
         self.proxy = Proxy(self.port)
@@ -223,7 +228,8 @@ class OnRay:
 
         os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1"}
         os.environ["PYTHONPATH"] = environment()["PYTHONPATH"]
-        self.folder, self.out = folder, folder / "run"
+        self.folder = folder
+        self.out = folder / "run"
         head = {"num_cpus": 1, "include_dashboard": False, **room(NAMES[:3])}
         self.cluster = Cluster(initialize_head=True, head_node_args=head)
         self.second = self.cluster.add_node(num_cpus=1, **room(AWAY))
@@ -236,8 +242,11 @@ class OnRay:
         """The actors' processes: children of our raylets."""
         nodes = self.cluster.list_all_nodes()
         raylets = {n.all_processes["raylet"][0].process.pid for n in nodes}
-        return sorted(pid for pid, title, parent in processes() if parent in raylets
-                      and title.startswith("ray::Worker"))  # fmt: skip
+        return sorted(
+            pid
+            for pid, title, parent in processes()
+            if parent in raylets and title.startswith("ray::Worker")
+        )
 
     def replaced(self, pid: int) -> None:
         """Ray does it."""
@@ -317,7 +326,8 @@ def site_process(file: Path, kit: Path, connect: str) -> None:
 class Chaos:
     def __init__(self, engine: str, folder: Path, given: argparse.Namespace) -> None:
         self.engine, self.folder, self.rng = engine, folder, random.Random(given.seed + 1)
-        self.stop_seconds, self.seconds = given.stop_seconds, 60.0 * given.minutes
+        self.stop_seconds = given.stop_seconds
+        self.seconds = 60.0 * given.minutes
         self.flag, self.iterations = folder / "slow", self._iterations()
         self.flag.touch()
         text = FILE.format(flag=str(self.flag), work=WORK, names=NAMES)
@@ -385,7 +395,8 @@ class Chaos:
         return self.disk
 
     def _fill(self, seconds: float) -> None:
-        disk, end = self._disk(), time.monotonic() + 60.0
+        disk = self._disk()
+        end = time.monotonic() + 60.0
         with disk.busy:
             # Without a mount the folder is away for a while, and a master that starts needs it.
             while not disk.mounted and not self._up() and time.monotonic() < end:

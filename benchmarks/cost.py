@@ -35,7 +35,8 @@ TITLES = {"n": "sites N", "p": "parameters p", "quorum": "reports a step S", "pl
 
 def measure(name: str, values: list[int], rounds: int) -> list[float]:
     """Microseconds a step at each value."""
-    made, steps = [], []
+    made = []
+    steps = []
     for value in values:
         case = USUAL | {name: value}
         if name == "p" and value > 10_000:

@@ -44,7 +44,8 @@ class Crowd:
     """Sites that say what the direct form's workers would, with a loss by their number."""
 
     def __init__(self, folder: Path, port: int, parameters: int, names: Sequence[str]) -> None:
-        self.folder, self.port = folder, port
+        self.folder = folder
+        self.port = port
         made = torch.Generator().manual_seed(0)
         self.gradient = 1e-3 * torch.randn(parameters, generator=made)
         self.names = names or sorted(path.name for path in (folder / "sites").iterdir())
@@ -80,7 +81,8 @@ class Crowd:
 
     async def tasks(self, call: Any) -> AsyncIterator[Header]:
         """The headers of tasks that have come in whole; their vectors are let go."""
-        task, left = None, 0
+        task = None
+        left = 0
         while (raw := await call.read()) is not aio.EOF:
             part = unframed(raw)
             if part is None:  # Over

@@ -49,10 +49,17 @@ def mlp(activation: Activation = nn.ReLU, dropout: float = 0.0) -> nn.Module:
 def cnn() -> nn.Module:
     """Of 421,642 parameters, for 28 x 28 images."""
     return nn.Sequential(
-        nn.Conv2d(1, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Conv2d(32, 64, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Flatten(), nn.Linear(3136, 128), nn.ReLU(), nn.Linear(128, 10),
-    )  # fmt: skip
+        nn.Conv2d(1, 32, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(32, 64, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(3136, 128),
+        nn.ReLU(),
+        nn.Linear(128, 10),
+    )
 
 
 @dataclass(frozen=True)
@@ -90,7 +97,8 @@ CASES = (
 
 
 def data(kind: str, sites: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    made, count = torch.Generator().manual_seed(0), SAMPLES[kind]
+    made = torch.Generator().manual_seed(0)
+    count = SAMPLES[kind]
     shape, classes = ((1, 28, 28), 10) if kind == "cnn" else (WIDTHS[:1], WIDTHS[-1])
     return [
         (
@@ -114,7 +122,9 @@ def plain(case: Case, device: str, seconds: float) -> float:
     module = case.model().to(device)
     inputs, targets = (x.to(device) for x in data(case.data, 1)[0])
     optimizer = torch.optim.AdamW(module.parameters(), lr=1e-3)
-    count, began, ends = 0, clock(device), time.perf_counter() + seconds
+    count = 0
+    began = clock(device)
+    ends = time.perf_counter() + seconds
     while time.perf_counter() < ends:
         for start in range(0, len(inputs) - BATCH + 1, BATCH):
             batch = slice(start, start + BATCH)
@@ -128,13 +138,20 @@ def plain(case: Case, device: str, seconds: float) -> float:
 def ours(case: Case, device: str, gradients: int) -> float:
     """Gradients per second of a whole run."""
     torch.manual_seed(0)
-    module, sites = case.model(), data(case.data, case.sites)
+    module = case.model()
+    sites = data(case.data, case.sites)
     with tempfile.TemporaryDirectory() as folder:
         began = clock(device)
         run = train(
-            module, sites, method=direct(**case.method), gradients=gradients, batch_size=BATCH,
-            evaluate_every=0, device=device, out=Path(folder) / "run",
-        )  # fmt: skip
+            module,
+            sites,
+            method=direct(**case.method),
+            gradients=gradients,
+            batch_size=BATCH,
+            evaluate_every=0,
+            device=device,
+            out=Path(folder) / "run",
+        )
         spent = clock(device) - began
     return float(run.history[-1]["gradients"]) / spent
 

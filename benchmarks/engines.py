@@ -36,7 +36,8 @@ from typing import Any
 import numpy as np
 
 ROOT = Path(__file__).parent.parent
-WORKERS, WORK = 5, 0.005
+WORKERS = 5
+WORK = 0.005
 NAMES = [f"s{j}" for j in range(WORKERS)]
 WARM = 1100  # iterations that do not count: until then sites check many of their steps
 SECONDS = 4.0  # of each bare loop
@@ -122,7 +123,10 @@ class Clock:
     """Counts iterations; the first WARM are not timed."""
 
     def __init__(self, seconds: float) -> None:
-        self.seconds, self.count, self.began, self.now = seconds, -WARM, 0.0, 0.0
+        self.seconds = seconds
+        self.count = -WARM
+        self.began = 0.0
+        self.now = 0.0
 
     def goes_on(self) -> bool:
         self.now = time.perf_counter()
@@ -158,7 +162,9 @@ async def _bare_server(folder: Path, port: int, size: int, seconds: float) -> fl
     import grpc
     from grpc import aio
 
-    z, clock, over = np.ones(size, np.float32), Clock(seconds), asyncio.Event()
+    z = np.ones(size, np.float32)
+    clock = Clock(seconds)
+    over = asyncio.Event()
     here: list[int] = []
     full = asyncio.Event()
 
@@ -229,7 +235,8 @@ def pems(kit: Path) -> tuple[bytes, bytes, bytes]:
 
 def our_ray(size: int, iterations: int) -> float:
     with tempfile.TemporaryDirectory() as name:
-        file, out = write(Path(name), size), Path(name) / "run"
+        file = write(Path(name), size)
+        out = Path(name) / "run"
         aspire("train", str(file), "--engine", "ray", *common(iterations), "--out", str(out))
         return rate_of(out)
 
@@ -237,7 +244,9 @@ def our_ray(size: int, iterations: int) -> float:
 def our_federation(size: int, iterations: int, *options: str, warm: int = WARM) -> float:
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
         folder = Path(name)
-        file, out, at = write(folder, size), folder / "run", f"127.0.0.1:{free_port()}"
+        file = write(folder, size)
+        out = folder / "run"
+        at = f"127.0.0.1:{free_port()}"
         kits(folder)
         for site in NAMES:
             kit = str(folder / "kits" / "sites" / site)
@@ -245,9 +254,17 @@ def our_federation(size: int, iterations: int, *options: str, warm: int = WARM) 
                 started([*ASPIRE, "site", str(file), "--kit", kit, "--connect", at])
             )
         aspire(
-            "server", str(file), "--kit", str(folder / "kits" / "server"), "--listen", at,
-            *common(iterations), "--out", str(out), *options,
-        )  # fmt: skip
+            "server",
+            str(file),
+            "--kit",
+            str(folder / "kits" / "server"),
+            "--listen",
+            at,
+            *common(iterations),
+            "--out",
+            str(out),
+            *options,
+        )
         return rate_of(out, warm)
 
 

@@ -71,9 +71,13 @@ def started(
     """A process and all that it starts; ended by its process group."""
     with log.open("wb") as file:
         process = subprocess.Popen(
-            command, stdout=file, stderr=subprocess.STDOUT, env=env, cwd=log.parent,
+            command,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            env=env,
+            cwd=log.parent,
             start_new_session=True,
-        )  # fmt: skip
+        )
     try:
         yield process
     finally:
@@ -93,16 +97,27 @@ def federation(sites: Sequence[str], folder: Path) -> Iterator[dict[str, str]]:
     port = free_port()
     env = environment(folder / "flwr", port)
     link = [
-        "flower-superlink", "--insecure", "--host", "127.0.0.1", "--port", str(port),
+        "flower-superlink",
+        "--insecure",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
         "--disable-runtime-dependency-installation",
-    ]  # fmt: skip
+    ]
     with contextlib.ExitStack() as stack:
         stack.enter_context(started(link, folder / "superlink.log", env))
         for name in sites:
             node = [
-                "flower-supernode", "--insecure", "--superlink", f"127.0.0.1:{port}",
-                "--port", str(free_port()), "--node-config", f'site="{name}"',
-            ]  # fmt: skip
+                "flower-supernode",
+                "--insecure",
+                "--superlink",
+                f"127.0.0.1:{port}",
+                "--port",
+                str(free_port()),
+                "--node-config",
+                f'site="{name}"',
+            ]
             stack.enter_context(started(node, folder / f"{name}.log".replace(" ", "-"), env))
         _wait_for(port)
         yield env
@@ -128,7 +143,9 @@ def flwr_run(
     answer = json.loads(done.stdout) if done.stdout.strip().startswith("{") else {}
     if not answer.get("success"):
         raise RuntimeError(f"flwr run failed: {done.stdout}{done.stderr}")
-    run, end, turn = answer["run-id"], time.monotonic() + timeout, 0
+    run = answer["run-id"]
+    end = time.monotonic() + timeout
+    turn = 0
     while time.monotonic() < end and not (out / "result.json").exists():
         turn += 1
         if turn % 40 == 0 and _has_ended(run, env):  # the question itself starts a process

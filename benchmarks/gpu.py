@@ -34,7 +34,8 @@ from aspire.simulator import blocks, simulator
 from aspire.simulator.delays import LogNormal
 
 WIDTHS = (7, 64, 32, 16, 11)
-BATCH, SAMPLES = 64, 2000
+BATCH = 64
+SAMPLES = 2000
 CASES = ((16, 4), (64, 16), (256, 64), (1024, 256), (4096, 1024))
 
 
@@ -66,17 +67,22 @@ def compare(sites: int, quorum: int, steps: int) -> dict[str, Any]:
         more = {"last": steps, "every": steps} if device == "cuda" else {}
         run(simulation, lambda s: s.master.t >= steps, **more)
         found.append(simulation)
-    (a, again, b), (x, _, y) = found, (simulation.master for simulation in found)
+    (a, again, b) = found
+    (x, _, y) = (simulation.master for simulation in found)
     same = (x.last == y.last).all() and (x.task == y.task).all() and a.time == b.time
     planes = len(x.planes), len(y.planes)
     return {
-        "sites": sites, "quorum": quorum, "steps": steps, "same_order": bool(same),
+        "sites": sites,
+        "quorum": quorum,
+        "steps": steps,
+        "same_order": bool(same),
         "same_cost": a.gradients == b.gradients and a.samples == b.samples,
         "same_bytes_again": a.log.state() == again.log.state(),
-        "z": float((x.z.cpu() - y.z).abs().max()), "f": float(np.abs(x.f - y.f).max()),
+        "z": float((x.z.cpu() - y.z).abs().max()),
+        "f": float(np.abs(x.f - y.f).max()),
         "planes": planes,
         "lam": float(np.abs(x.planes.lam - y.planes.lam).max()) if len(set(planes)) == 1 else None,
-    }  # fmt: skip
+    }
 
 
 def ours(made: Problem, quorum: int, seconds: float) -> dict[str, Any]:
@@ -100,12 +106,16 @@ def ours(made: Problem, quorum: int, seconds: float) -> dict[str, Any]:
     whole = quorum * (marks[-1][2] - marks[0][2]) / (marks[-1][0] - marks[0][0])
     host = (marks[-1][1] - marks[0][1]) / (marks[-1][0] - marks[0][0])
     return {
-        "per_second": round(whole), "best": round(max(rates)),
-        "median": round(statistics.median(rates)), "steps": marks[-1][2] - marks[0][2],
-        "start_up_seconds": round(marks[0][0] - began, 1), "host_busy": round(host, 2),
-        "planes": len(simulation.master.planes), "events": simulation.log.count,
+        "per_second": round(whole),
+        "best": round(max(rates)),
+        "median": round(statistics.median(rates)),
+        "steps": marks[-1][2] - marks[0][2],
+        "start_up_seconds": round(marks[0][0] - began, 1),
+        "host_busy": round(host, 2),
+        "planes": len(simulation.master.planes),
+        "events": simulation.log.count,
         "mean_loss": round(float(simulation.master.f.mean()), 4),
-    }  # fmt: skip
+    }
 
 
 def timed(call: Callable[[], Any], repeats: int = 30) -> float:
@@ -141,7 +151,8 @@ def engine(made: Problem, quorum: int) -> blocks.Engine:
 
 def replayed(made: blocks.Engine) -> float:
     """Seconds of one whole step on the device alone: 512 of them, laid out before."""
-    card, found = made.rows, []
+    card = made.rows
+    found = []
     made.every = 512
     for _ in range(4):
         block, plan = made._next()
@@ -161,8 +172,10 @@ def parts(made: Problem, quorum: int) -> dict[str, float]:
     """Microseconds of each part of a step, by itself."""
     found_engine = engine(made, quorum)
     card = found_engine.rows
-    every, nobody = card.all, torch.zeros_like(card.all)
-    slot, kept = card.slots[0], card.slots[0].clone()
+    every = card.all
+    nobody = torch.zeros_like(card.all)
+    slot = card.slots[0]
+    kept = card.slots[0].clone()
     calls: dict[str, Callable[[], Any]] = {
         "gradients": lambda: card._gradients(card.flight.w, card.again, 0, every),
         "gradients of nobody": lambda: card._gradients(card.flight.w, card.again, 0, nobody),
@@ -184,16 +197,19 @@ def parts(made: Problem, quorum: int) -> dict[str, float]:
 def products(made: Problem, rows: int) -> float:
     """Gradients per second from torch's batched products."""
     first = made.sites[0]
-    stack, pool = first.objective.stack, first.pool
+    stack = first.objective.stack
+    pool = first.pool
     w = made.flat.start.expand(rows, -1).contiguous()
     index = torch.randint(0, first.train.size, (rows, BATCH), device=w.device)
     return rows / timed(lambda: stack.gradients(w, *pool.take(index), 0.0))
 
 
 def plain(seconds: float = 1.0) -> float:
-    module, x = network().cuda(), torch.randn(BATCH, WIDTHS[0]).cuda()
+    module = network().cuda()
+    x = torch.randn(BATCH, WIDTHS[0]).cuda()
     y = torch.randint(0, WIDTHS[-1], (BATCH,)).cuda()
-    count, began = 0, time.perf_counter()
+    count = 0
+    began = time.perf_counter()
     while time.perf_counter() - began < seconds:
         for _ in range(50):
             module.zero_grad()
@@ -227,12 +243,14 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)  # as `train` does for a small model
     found: dict[str, Any] = {
-        "device": torch.cuda.get_device_name(), "torch": torch.__version__,
-        "cores": os.cpu_count(), "plain_per_second": round(plain()),
+        "device": torch.cuda.get_device_name(),
+        "torch": torch.__version__,
+        "cores": os.cpu_count(),
+        "plain_per_second": round(plain()),
         "copy_bytes_per_second": bandwidth(),
         "compared": [compare(5, 1, 150), compare(16, 4, 150), compare(64, 16, 150)],
         "cases": [],
-    }  # fmt: skip
+    }
     print(json.dumps(found, indent=1), flush=True)
     for case in arguments.cases:
         found["cases"].append(measure(*map(int, case.split(",")), arguments.seconds))

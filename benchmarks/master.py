@@ -19,7 +19,9 @@ class MasterSteps:
         self, n: int, p: int, quorum: int = 1, planes: int | None = None, kinds: int = 64
     ) -> None:
         rng = torch.Generator().manual_seed(0)
-        self.n, self.quorum, self.kinds = n, quorum, kinds
+        self.n = n
+        self.quorum = quorum
+        self.kinds = kinds
         self.method = aspire(quorum=quorum, plane_iterations=None if planes is None else 1)
         self.master, tasks = self.method.init(Facts(n, torch.zeros(p)), seed=0)
         self.losses = np.random.default_rng(0).uniform(0.5, 1.5, kinds)

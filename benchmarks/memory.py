@@ -42,7 +42,9 @@ from aspire.types import Method
 
 HERE = Path(__file__)
 RESULTS = HERE.with_suffix(".json")
-INPUTS, CLASSES, SAMPLES = 100, 10, 4
+INPUTS = 100
+CLASSES = 10
+SAMPLES = 4
 STEPS = 2
 GIB = 2**30
 
@@ -129,7 +131,9 @@ def on_ray(sites: int, parameters: int, actors: int, compute: bool) -> dict[str,
     """With a run folder, and about as many checkpoints whatever the sites."""
     from aspire.engines.ray import Ray
 
-    engine, job, began = Ray(actors=min(actors, sites)), job_of(sites, parameters), perf_counter()
+    engine = Ray(actors=min(actors, sites))
+    job = job_of(sites, parameters)
+    began = perf_counter()
     crew: Any = [partial(member, j, len(job.problem.flat.start)) for j in range(sites)]
     if compute:
         arguments = {"method": method(), "batch_size": SAMPLES, "iterations": STEPS}
@@ -154,7 +158,8 @@ def in_federation(sites: int, parameters: int) -> dict[str, Any]:
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     job = job_of(sites, parameters)
     names = job.problem.names
-    start, began = job.problem.flat.start, perf_counter()
+    start = job.problem.flat.start
+    began = perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         kits.init(Path(folder) / "kits", names, ["localhost", "127.0.0.1"], 2)
         kit = kits.read(Path(folder) / "kits" / "server")
@@ -196,9 +201,12 @@ def measured(engine: str, sites: int, options: argparse.Namespace) -> dict[str, 
     words = [word for name, value in given.items() for word in (f"--{name}", str(value))]
     words += ["--compute"] if options.compute else []
     done = subprocess.run(
-        [sys.executable, str(HERE), *words], stdout=subprocess.PIPE, text=True, check=True,
+        [sys.executable, str(HERE), *words],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
+    )
     found = json.loads(done.stdout.splitlines()[-1])
     kept = engine == "ray"  # it has a folder
     said = predict(sites, options.parameters, form="direct", simulated=False, kept=kept).total
@@ -226,7 +234,8 @@ def main() -> None:
     if options.child:
         child(options)
         return
-    runs, ratios = [], {}
+    runs = []
+    ratios = {}
     for engine in options.engines:
         few, many = (measured(engine, n, options) for n in (options.few, options.many))
         runs += [few, many]

@@ -18,7 +18,9 @@ class Line:
     """One connection through the proxy, in both directions."""
 
     def __init__(self, writers: list[asyncio.StreamWriter]) -> None:
-        self.writers, self.until, self.next = writers, 0.0, ""
+        self.writers = writers
+        self.until = 0.0
+        self.next = ""
 
     def cut(self) -> None:
         """Both ends see a reset."""
@@ -69,7 +71,8 @@ class Proxy:
             wait = line.until - self.loop.time()
             if wait > 0:
                 await asyncio.sleep(wait)
-            what, line.next = line.next, ""
+            what = line.next
+            line.next = ""
             if what == "truncate":
                 writer.write(piece[: len(piece) // 2])
                 await writer.drain()

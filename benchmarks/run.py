@@ -38,7 +38,8 @@ def master_sites(quick: bool) -> dict[str, Any]:
     k = N for the default settings, so 2 k = 20,000 steps hold two calls of the oracle.
     """
     n, pieces = (1000, 2) if quick else (10_000, 20)
-    small, large = MasterSteps(10, 10_000), MasterSteps(n, 10_000)
+    small = MasterSteps(10, 10_000)
+    large = MasterSteps(n, 10_000)
     small.seconds(1000)  # warm up
     pairs = [(small.seconds(1000), large.seconds(1000)) for _ in range(pieces)]
     a, b = (statistics.fmean(x) for x in zip(*pairs, strict=True))
@@ -47,8 +48,10 @@ def master_sites(quick: bool) -> dict[str, Any]:
 
 def master_copy(quick: bool) -> dict[str, Any]:
     """A step at p = 10^6 in copies of one float32 vector of that length, from memory to memory."""
-    p, rows = (10**5 if quick else 10**6), 32
-    steps, source = MasterSteps(8, p, kinds=8), torch.randn(rows, p)
+    p = 10**5 if quick else 10**6
+    rows = 32
+    steps = MasterSteps(8, p, kinds=8)
+    source = torch.randn(rows, p)
     target = torch.empty_like(source)
     steps.seconds(3)
     pairs = [
@@ -106,18 +109,22 @@ def oracle_highs(quick: bool) -> dict[str, Any]:
     """
     n = 2000 if quick else 10**5
     f, _, ours = instance(n)
-    r, q = n * np.asarray(ours.radius), np.ones(n)
+    r = n * np.asarray(ours.radius)
+    q = np.ones(n)
     up_and_down = np.concatenate([1.0 / r, 1.0 / r])[None]
     program: dict[str, Any] = {
         "c": np.concatenate([-f, f]),
-        "A_ub": up_and_down, "b_ub": [n / 4],
-        "A_eq": np.concatenate([np.ones(n), -np.ones(n)])[None], "b_eq": [0.0],
+        "A_ub": up_and_down,
+        "b_ub": [n / 4],
+        "A_eq": np.concatenate([np.ones(n), -np.ones(n)])[None],
+        "b_eq": [0.0],
         "bounds": np.stack([np.zeros(2 * n), np.concatenate([r, np.minimum(r, q)])], 1),
-    }  # fmt: skip
+    }
     began = time.perf_counter()
     solved = linprog(**program, method="highs", options=EXACT)
     seconds = time.perf_counter() - began
-    there, here = float(f.mean() - solved.fun / n), ours.value(f)
+    there = float(f.mean() - solved.fun / n)
+    here = ours.value(f)
     step = least(lambda: ours.worst_case(f), 5)
     found = {"ours_us": 1e6 * step, "baseline_us": 1e6 * seconds, "ratio": seconds / step}
     return found | {"at_least": 300.0, "difference": abs(there - here), "difference_at_most": 1e-9}

@@ -30,7 +30,9 @@ import engines
 import flower
 
 NAMES = ["site A", "site B", "site C", "site D", "site E", "site F (sideways)"]
-STEPS, MESSAGES, LOCAL = 8000, 200, 50
+STEPS = 8000
+MESSAGES = 200
+LOCAL = 50
 FEW = "auto(coupling=0.02, ascent=2)"
 GRID = [(0.1, 0.1), (0.1, 2), (0.05, 2), (0.02, 1), (0.02, 2), (0.02, 5), (0.01, 2)]
 SHARED = ["--weight-decay", "0.01", "--evaluate-every", "0", "--log", "off", "--batch-size", "0"]
@@ -63,7 +65,8 @@ def on_ray(folder: Path) -> dict[str, Any]:
 
 
 def on_federation(folder: Path) -> dict[str, Any]:
-    kits, at = folder / "kits", f"127.0.0.1:{engines.free_port()}"
+    kits = folder / "kits"
+    at = f"127.0.0.1:{engines.free_port()}"
     engines.aspire("federation", "init", str(kits), "--sites", ",".join(NAMES))
     with contextlib.ExitStack() as stack:
         for name in NAMES:
@@ -86,9 +89,17 @@ def on_flower(folder: Path) -> dict[str, Any]:
     shutil.copy(folder / "problem.py", project / "digits" / "problem.py")
     with flower.federation(NAMES, folder) as env:
         return flower.flwr_run(
-            project, env, folder / "run", 3000.0, iterations=MESSAGES, local_steps=LOCAL,
-            preset=FEW, weight_decay=0.01, batch_size=0, log="off",
-        )  # fmt: skip
+            project,
+            env,
+            folder / "run",
+            3000.0,
+            iterations=MESSAGES,
+            local_steps=LOCAL,
+            preset=FEW,
+            weight_decay=0.01,
+            batch_size=0,
+            log="off",
+        )
 
 
 def choose() -> None:
@@ -99,10 +110,18 @@ def choose() -> None:
             (folder / "problem.py").write_text(FILE, encoding="utf-8")
             preset = f"auto(coupling={coupling}, ascent={ascent})"
             engines.aspire(
-                "train", str(folder / "problem.py"), *SHARED, "--preset", preset,
-                "--iterations", str(MESSAGES), "--local-steps", str(LOCAL),
-                "--out", str(folder / "run"),
-            )  # fmt: skip
+                "train",
+                str(folder / "problem.py"),
+                *SHARED,
+                "--preset",
+                preset,
+                "--iterations",
+                str(MESSAGES),
+                "--local-steps",
+                str(LOCAL),
+                "--out",
+                str(folder / "run"),
+            )
             found = json.loads((folder / "run" / "result.json").read_text(encoding="utf-8"))
         print(f"{preset:<36}{found['worst_case_loss']:.4f}", flush=True)
 
@@ -128,7 +147,8 @@ def main() -> int:
     print(f"{'':<12}{'worst site':>11}{'mean':>8}{'gradients':>11}{'seconds':>9}")
     for name in given.on:
         with tempfile.TemporaryDirectory() as temporary:
-            folder, began = Path(temporary), time.monotonic()
+            folder = Path(temporary)
+            began = time.monotonic()
             (folder / "problem.py").write_text(FILE, encoding="utf-8")
             found = WHERE[name](folder)
         kept = ("worst_accuracy", "mean_accuracy", "accuracies", "weights", "worker_gradients")

@@ -27,7 +27,9 @@ import torch
 from aspire import train
 from aspire.api import predict
 
-FEATURES, CLASSES, SAMPLES = 200, 10, 10
+FEATURES = 200
+CLASSES = 10
+SAMPLES = 10
 PARAMETERS = CLASSES * (FEATURES + 1)
 RESULTS = Path(__file__).with_suffix(".json")
 GIB = 2**30
@@ -68,14 +70,23 @@ class Clock:
 def one(sites: int, updates: int, quorum: int, log: str | None) -> dict[str, Any]:
     """A whole run, and what it took."""
     began = time.perf_counter()
-    made, clock = samples(sites), Clock()
-    ready, spent, held = time.perf_counter(), time.process_time(), peak()
+    made = samples(sites)
+    clock = Clock()
+    ready = time.perf_counter()
+    spent = time.process_time()
+    held = peak()
     iterations = updates // quorum
     torch.manual_seed(0)
     run = train(
-        torch.nn.Linear(FEATURES, CLASSES), made, quorum=quorum, iterations=iterations,
-        batch_size=SAMPLES, evaluate_every=0, progress=clock, log=log,
-    )  # fmt: skip
+        torch.nn.Linear(FEATURES, CLASSES),
+        made,
+        quorum=quorum,
+        iterations=iterations,
+        batch_size=SAMPLES,
+        evaluate_every=0,
+        progress=clock,
+        log=log,
+    )
     wall, processor = (round(x / quorum, 1) for x in clock.microseconds())
     return {
         "sites": sites,
@@ -128,7 +139,8 @@ def main() -> None:
         return
     load = round(os.getloadavg()[0], 1)
     case = {"updates": arguments.updates, "quorum": arguments.quorum, "log": arguments.log}
-    runs, ratios = [], {}
+    runs = []
+    ratios = {}
     for threads in sorted({1, arguments.threads}):
         sizes = arguments.baseline, arguments.sites, arguments.baseline
         few, many, again = (apart(threads, sites=sites, **case) for sites in sizes)

@@ -30,7 +30,8 @@ from torch import nn
 from aspire import train
 
 WIDTHS = (7, 64, 32, 16, 11)
-BATCH, SAMPLES = 64, 2000
+BATCH = 64
+SAMPLES = 2000
 NOTE = "on a busy machine two threads stall the plain loop: compare with its figures at one thread"
 CASES = (
     {"sites": 64, "quorum": 8, "iterations": 4000},
@@ -58,8 +59,11 @@ def data(sites: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
 
 def plain(seconds: float) -> tuple[float, float]:
     """Gradients per second, of the wall and of the processor, of the loop that everybody writes."""
-    module, (inputs, targets) = network(), data(1)[0]
-    count, began, spent = 0, time.perf_counter(), time.process_time()
+    module = network()
+    (inputs, targets) = data(1)[0]
+    count = 0
+    began = time.perf_counter()
+    spent = time.process_time()
     while time.perf_counter() - began < seconds:
         for start in range(0, SAMPLES - BATCH, BATCH):
             batch = slice(start, start + BATCH)
@@ -71,12 +75,19 @@ def plain(seconds: float) -> tuple[float, float]:
 
 def ours(sites: int, quorum: int, iterations: int) -> tuple[float, float]:
     """Worker updates per second of a whole run, of the wall and of the processor."""
-    made, spent = data(sites), time.process_time()
+    made = data(sites)
+    spent = time.process_time()
     with tempfile.TemporaryDirectory() as folder:
         run = train(
-            network(), made, form="consensus", quorum=quorum, iterations=iterations,
-            evaluate_every=1000, log="digest", out=Path(folder) / "run",
-        )  # fmt: skip
+            network(),
+            made,
+            form="consensus",
+            quorum=quorum,
+            iterations=iterations,
+            evaluate_every=1000,
+            log="digest",
+            out=Path(folder) / "run",
+        )
     updates = quorum * iterations
     return updates / run.wall_seconds, updates / (time.process_time() - spent)
 

@@ -57,10 +57,8 @@ def synchronous(count: int) -> int:
 
 
 def asynchronous(count: int) -> int:
-    handler, clients = (
-        AsyncServerHandler(network(), count * CLIENTS, logger=Quiet()),
-        trainer(Batches()),
-    )
+    handler = AsyncServerHandler(network(), count * CLIENTS, logger=Quiet())
+    clients = trainer(Batches())
     handler.setup_optim(0.5)
     while not handler.if_stop:
         parameters, time = handler.downlink_package

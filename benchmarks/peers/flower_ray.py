@@ -44,9 +44,11 @@ def rounds(count: int) -> int:
     @server.main()
     def main(grid: Grid, context: Context) -> None:
         strategy = FedAvg(
-            fraction_train=1.0, fraction_evaluate=0.0, min_train_nodes=CLIENTS,
+            fraction_train=1.0,
+            fraction_evaluate=0.0,
+            min_train_nodes=CLIENTS,
             min_available_nodes=CLIENTS,
-        )  # fmt: skip
+        )
         start = ArrayRecord(network().state_dict())
         strategy.start(grid=grid, initial_arrays=start, num_rounds=count)
 

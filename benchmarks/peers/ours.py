@@ -18,9 +18,15 @@ from aspire import train
 def rounds(count: int) -> int:
     quorum = int(sys.argv[1])
     train(
-        network(), samples(), form="consensus", quorum=quorum, iterations=count * CLIENTS // quorum,
-        batch_size=BATCH, evaluate_every=0, log="digest",
-    )  # fmt: skip
+        network(),
+        samples(),
+        form="consensus",
+        quorum=quorum,
+        iterations=count * CLIENTS // quorum,
+        batch_size=BATCH,
+        evaluate_every=0,
+        log="digest",
+    )
     return count * CLIENTS
 
 

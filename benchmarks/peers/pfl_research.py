@@ -33,24 +33,29 @@ class Network(nn.Module):
 
 
 def rounds(count: int) -> int:
-    module, data = Network(), dict(enumerate(samples()))
+    module = Network()
+    data = dict(enumerate(samples()))
     users = FederatedDataset.from_slices(data, MinimizeReuseUserSampler(list(data)))
     central = torch.optim.SGD(module.parameters(), lr=1.0)
     model = PyTorchModel(module, torch.optim.SGD, central)
     FederatedAveraging().run(
         NNAlgorithmParams(
-            central_num_iterations=count, evaluation_frequency=10**9,
-            train_cohort_size=CLIENTS, val_cohort_size=0,
+            central_num_iterations=count,
+            evaluation_frequency=10**9,
+            train_cohort_size=CLIENTS,
+            val_cohort_size=0,
         ),
         SimulatedBackend(training_data=users, val_data=users),
         model,
         NNTrainHyperParams(
-            local_num_epochs=None, local_num_steps=1, local_learning_rate=RATE,
+            local_num_epochs=None,
+            local_num_steps=1,
+            local_learning_rate=RATE,
             local_batch_size=BATCH,
         ),
         NNEvalHyperParams(local_batch_size=None),
         [],
-    )  # fmt: skip
+    )
     return count * CLIENTS
 
 

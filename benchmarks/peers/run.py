@@ -61,9 +61,14 @@ def run(command: list[str], **more: str) -> str:
     """Its output; RuntimeError with the last line of its complaint where it fails."""
     env = {**os.environ, **THREADS, **more}
     process = subprocess.Popen(
-        command, cwd=HERE, env=env, text=True, start_new_session=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
+        command,
+        cwd=HERE,
+        env=env,
+        text=True,
+        start_new_session=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
     try:
         output, complaint = process.communicate(timeout=PATIENCE)
     except subprocess.TimeoutExpired:

@@ -20,7 +20,10 @@ import torch
 from torch import Tensor, nn
 
 WIDTHS = (7, 64, 32, 16, 11)
-CLIENTS, BATCH, SAMPLES, RATE = 100, 64, 2000, 0.05
+CLIENTS = 100
+BATCH = 64
+SAMPLES = 2000
+RATE = 0.05
 SECONDS = 2.0  # of the plain loop, each time
 THREADS = int(os.environ.get("THREADS", "1"))
 
@@ -54,8 +57,10 @@ def samples(samples_each: int = SAMPLES) -> list[tuple[Tensor, Tensor]]:
 
 def plain(clock: Callable[[], float]) -> float:
     """Gradients per second by this clock, of the loop that everybody writes."""
-    module, (inputs, targets) = network(), samples()[0]
-    count, began = 0, clock()
+    module = network()
+    (inputs, targets) = samples()[0]
+    count = 0
+    began = clock()
     while clock() - began < SECONDS:
         for start in range(0, SAMPLES - BATCH, BATCH):
             batch = slice(start, start + BATCH)
@@ -73,7 +78,9 @@ def measured(rounds: Callable[[int], int], few: int, many: int, *, processes: bo
     """
     torch.set_num_threads(THREADS)
     clock = time.perf_counter if processes or THREADS > 1 else time.process_time
-    before, cost, steps = plain(clock), [], []
+    before = plain(clock)
+    cost = []
+    steps = []
     for n in (few, many):
         began = clock()
         steps.append(rounds(n))

@@ -26,8 +26,11 @@ WINDOW = 5  # evaluations that a line is fitted to, at least
 FEWEST = 2 * WINDOW  # evaluations with which anything is said
 SHARE = 0.02  # of the fall before
 FLAT = 0.001  # of the figure itself
-SETTLED, FALLING, RISING = "settled", "still falling", "rising"
-TRAINING, VALIDATION = "worst-case training loss", "worst validation loss"
+SETTLED = "settled"
+FALLING = "still falling"
+RISING = "rising"
+TRAINING = "worst-case training loss"
+VALIDATION = "worst validation loss"
 
 
 def figure(history: Sequence[Mapping[str, Any]]) -> tuple[str, Array, Array]:

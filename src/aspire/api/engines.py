@@ -139,9 +139,14 @@ def train_on(
 
 
 def resume_on(
-    engine: Engine, job: Job, crew: Crew | None, folder: RunFolder, settings: Mapping[str, Any],
-    limits: Mapping[str, Any], **options: Any,
-) -> Run:  # fmt: skip
+    engine: Engine,
+    job: Job,
+    crew: Crew | None,
+    folder: RunFolder,
+    settings: Mapping[str, Any],
+    limits: Mapping[str, Any],
+    **options: Any,
+) -> Run:
     """Go on from the last checkpoint, to new `limits` if there are any; workers that are still
     there are found again."""
     options |= {name: settings[name] for name in KEPT if name in settings}
@@ -233,7 +238,10 @@ class Course:
         progress: Callable[[int], None] | None,
         watched: Watched,
     ) -> None:
-        self.job, self.driver, self.keeper, self.history = job, driver, keeper, history
+        self.job = job
+        self.driver = driver
+        self.keeper = keeper
+        self.history = history
         self.progress, self.board = progress, Board(keeper.folder)
         self.watched, self.stopping = watched, job.stopping()
         nobody = np.full(len(driver.names), np.nan)
@@ -266,7 +274,8 @@ class Course:
             self.ask()
 
     def ask(self) -> None:
-        state, method = self.driver.state, self.job.method
+        state = self.driver.state
+        method = self.job.method
         line = {
             "t": state.master.t,
             "time": state.time,

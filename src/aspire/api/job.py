@@ -196,7 +196,8 @@ def prepare(
     if method.budgeted is not None:
         method = method.budgeted(n, iterations, gradients)
     uncertainty = (uncertainty or CDNorm(radius=1.0 / n, budget=float(n))).for_sites(n)
-    delays, absences = delays_of(delays, n, seed), absences_of(absences, n)
+    delays = delays_of(delays, n, seed)
+    absences = absences_of(absences, n)
     settings = {
         "sites": problem.names,
         "parameters": len(problem.flat.start),
@@ -252,16 +253,22 @@ def refuse_arguments_of_method(given: Mapping[str, Any]) -> None:
 
 def refuse_too_large(job: Job, *, kept: bool = False) -> None:
     """Say no to a run that will not fit in memory; `kept`: it will have a folder."""
-    n, start, steps = len(job.problem.names), job.problem.flat.start, job.settings["iterations"]
+    n = len(job.problem.names)
+    start = job.problem.flat.start
+    steps = job.settings["iterations"]
     needed = memory.predict(
-        n, len(start), bytes_each=start.element_size(),
-        planes=job.method.settings.get("max_planes"), quorum=job.method.settings.get("quorum"),
+        n,
+        len(start),
+        bytes_each=start.element_size(),
+        planes=job.method.settings.get("max_planes"),
+        quorum=job.method.settings.get("quorum"),
         form="direct" if job.method.name == "direct" else "consensus",
         simulated=job.problem.sites[0] is not None,
-        lines=1 + (steps or 20) // (job.evaluate_every or steps or 20), kept=kept,
+        lines=1 + (steps or 20) // (job.evaluate_every or steps or 20),
+        kept=kept,
         tested=any(site is not None and site.test is not None for site in job.problem.sites),
         validated=any(site is not None and site.val is not None for site in job.problem.sites),
-    )  # fmt: skip
+    )
     memory.refuse_too_large(n, len(start), needed, memory.free(start.device))
 
 

@@ -20,7 +20,8 @@ UNREAD = 8  # p each, on an engine: reports that come in, and what is made of on
 KEPT = 8  # (N, p) while a checkpoint is written: the four above copied, and then as bytes
 LINE = 32  # bytes a number of a site in one line of history
 SHARE = 0.9  # of the memory that is free may be asked for
-MEMINFO, CGROUP = Path("/proc/meminfo"), Path("/sys/fs/cgroup")
+MEMINFO = Path("/proc/meminfo")
+CGROUP = Path("/sys/fs/cgroup")
 GROUPS = (  # version 2, version 1
     ("memory.max", "memory.current", "memory.stat"),
     ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat"),
@@ -80,8 +81,10 @@ def predict(
     if form == "direct":
         rows, blocks, loose, checkpoint = _direct(sites, vector, parameters, quorum, simulated)
     else:
-        rows, blocks = ROWS * sites * vector, BLOCKS * sites * vector
-        loose, checkpoint = int(LOOSE * sites * vector), KEPT * sites * vector
+        rows = ROWS * sites * vector
+        blocks = BLOCKS * sites * vector
+        loose = int(LOOSE * sites * vector)
+        checkpoint = KEPT * sites * vector
     return Memory(
         rows=rows + (vector if validated else 0),
         blocks=blocks,

@@ -28,9 +28,16 @@ def check_names(given: Iterable[str], known: Iterable[str]) -> None:
 
 
 def check_options(
-    *, out: Any, log: Any, engine: Any, progress: Any, stop: Any, checkpoint_seconds: Any,
-    source: Any, flags: Mapping[str, Any],
-) -> None:  # fmt: skip
+    *,
+    out: Any,
+    log: Any,
+    engine: Any,
+    progress: Any,
+    stop: Any,
+    checkpoint_seconds: Any,
+    source: Any,
+    flags: Mapping[str, Any],
+) -> None:
     """The arguments of `train` that no job knows."""
     for name, value in flags.items():
         flag(name, value)

@@ -207,10 +207,12 @@ def outcome(
     ended_by: str | None = None,
 ) -> Run:
     """The selected line of the history, and what it took; `sizes`: of train, test and val parts."""
-    last, chosen = history[-1], selected(job.select, watched, history)
+    last = history[-1]
+    chosen = selected(job.select, watched, history)
     line = chosen.line
     w = _given(chosen.w, job.method.model(ended.master))
-    model, own = job.problem.flat.module(w), site_buffers(job.problem, w)
+    model = job.problem.flat.module(w)
+    own = site_buffers(job.problem, w)
     if own is not None:
         fill(model, job.problem.flat, own)
     return Run(

@@ -8,8 +8,10 @@ from typing import Any
 from aspire.arguments import real_number, whole_number
 from aspire.runs.selection import Watched
 
-ITERATIONS, GRADIENTS = "iterations", "gradients"
-PATIENCE, SECONDS = "patience_evaluations", "max_seconds"
+ITERATIONS = "iterations"
+GRADIENTS = "gradients"
+PATIENCE = "patience_evaluations"
+SECONDS = "max_seconds"
 
 
 def check_stopping(

@@ -118,18 +118,33 @@ def train(
     if log is None:
         log = "full" if engine is not None or out is not None else "digest"
     check_options(
-        out=out, log=log, engine=engine, progress=progress, stop=stop,
-        checkpoint_seconds=checkpoint_seconds, source=source,
+        out=out,
+        log=log,
+        engine=engine,
+        progress=progress,
+        stop=stop,
+        checkpoint_seconds=checkpoint_seconds,
+        source=source,
         flags={"stationarity": stationarity, "tensorboard": tensorboard},
-    )  # fmt: skip
+    )
     if engine is not None:
         refuse_what_is_simulated(stationarity, arguments)
         crew, job = crew_and_job(model, sites, arguments)
         return train_on(
-            engine, job, crew, out=out, log=log, source=source, patience=patience,
-            min_sites=min_sites, deadline=deadline, checkpoint_seconds=checkpoint_seconds,
-            progress=progress, stop=stop, tensorboard=tensorboard,
-        )  # fmt: skip
+            engine,
+            job,
+            crew,
+            out=out,
+            log=log,
+            source=source,
+            patience=patience,
+            min_sites=min_sites,
+            deadline=deadline,
+            checkpoint_seconds=checkpoint_seconds,
+            progress=progress,
+            stop=stop,
+            tensorboard=tensorboard,
+        )
     refuse_what_an_engine_has(patience=patience, min_sites=min_sites, deadline=deadline)
     job = prepare(model, sites, **arguments)
     say_conversions(note for site in job.problem.sites for note in site.notes)
@@ -196,9 +211,16 @@ def resume(
     with RunFolder.open(path, extend=bool(limits)) as folder, blaming_the_checkpoint(path):
         if engine is not None:
             return resume_on(
-                engine, job, crew, folder, settings, limits,
-                checkpoint_seconds=checkpoint_seconds, progress=progress, stop=stop,
-            )  # fmt: skip
+                engine,
+                job,
+                crew,
+                folder,
+                settings,
+                limits,
+                checkpoint_seconds=checkpoint_seconds,
+                progress=progress,
+                stop=stop,
+            )
         simulation = job.begin()
         saved = folder.newest(settings["log"], job.expected(simulator.Standing))
         simulation.stand(saved.state)
@@ -209,7 +231,8 @@ def resume(
         scalars = scalars_of(folder, job.problem.names, wanted=False)
         seconds = settings.get("checkpoint_seconds", checkpoint_seconds)
         keeper = Keeper(folder, seconds, scalars, spent=saved.seconds)
-        history, watched = saved.history, saved.watched
+        history = saved.history
+        watched = saved.watched
         if limits:
             extending.extend(folder, simulation.log, saved, limits)
             point = lambda: whole(simulation, history, keeper.elapsed(), watched)  # noqa: E731
@@ -239,7 +262,8 @@ def replay(directory: str | Path, job: Job) -> tuple[int, str]:
     folder = Path(directory)
     settings = read_settings(folder)
     job = extending.in_force(job, settings)
-    level, alone = settings["log"], settings.get("engine") is not None
+    level = settings["log"]
+    alone = settings.get("engine") is not None
     path = folder / events.NAME
     if level == "off" or (level == "digest" and alone):
         raise ValueError(
@@ -273,7 +297,8 @@ def replay(directory: str | Path, job: Job) -> tuple[int, str]:
 
 def check_execution(folder: Path, settings: Mapping[str, Any], job: Job) -> None:
     """ValueError where the job computes gradients in another way than the run did."""
-    was, now = settings.get("execution"), job.settings.get("execution")
+    was = settings.get("execution")
+    now = job.settings.get("execution")
     if was is not None and was != now:
         raise ValueError(f"{folder}: execution was {was}: expected it, not {now}")
 
@@ -424,7 +449,8 @@ def evaluate(job: Job, simulation: simulator.Simulation) -> dict[str, Any]:
     figures = job.problem.scores(w)
     odd = np.flatnonzero(~np.isfinite(figures.train_losses))
     if len(odd):
-        first, t = job.problem.names[odd[0]], simulation.master.t
+        first = job.problem.names[odd[0]]
+        t = simulation.master.t
         raise Stopped(f"the loss of site {first!r} is not finite after {t} steps")
     return {
         "t": simulation.master.t,

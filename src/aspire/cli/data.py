@@ -55,7 +55,8 @@ def fetch_command(name: str, data: Path | None) -> None:
     """Download NAME from its official home; an interrupted download continues."""
     from aspire.data.fetch import fetch
 
-    chosen, root = reader(name), data_folder(data)
+    chosen = reader(name)
+    root = data_folder(data)
     line = Line()
     with interruptible(root):
         try:
@@ -73,7 +74,8 @@ def verify_command(name: str, data: Path | None) -> None:
     """Check the files of NAME, by checksum where one is known."""
     from aspire.data.verify import verify
 
-    chosen, root = reader(name), data_folder(data)
+    chosen = reader(name)
+    root = data_folder(data)
     files_of(name, data)
     checks = verify(chosen, root / chosen.folder)
     for check in checks:
@@ -92,8 +94,11 @@ class Line:
     line every tenth (every 10 MB where the size is not known)."""
 
     def __init__(self) -> None:
-        self.file, self.shown, self.unfinished = "", -1, False
-        self.start, self.first = 0.0, 0
+        self.file = ""
+        self.shown = -1
+        self.unfinished = False
+        self.start = 0.0
+        self.first = 0
         self.bar = sys.stderr.isatty()
 
     def __call__(self, file: str, done: int, total: int | None) -> None:
@@ -103,7 +108,8 @@ class Line:
         if step == self.shown and done != total:
             return
         self.shown = step
-        text, last = f"{file}: {self.amount(done, total)}", done == total or not self.bar
+        text = f"{file}: {self.amount(done, total)}"
+        last = done == total or not self.bar
         self.unfinished = not last
         click.echo(f"\r{text}\x1b[K" if self.bar else text, err=True, nl=last)
 
@@ -114,7 +120,8 @@ class Line:
     def amount(self, done: int, total: int | None) -> str:
         if not total:
             return f"{done / 1e6:.1f} MB"
-        spent, new = time.monotonic() - self.start, done - self.first
+        spent = time.monotonic() - self.start
+        new = done - self.first
         left = f", {spent * (total - done) / new:.0f} s left" if new and done < total else ""
         filled = 20 * done // total
         bar = f"[{'#' * filled}{'.' * (20 - filled)}] " if self.bar else ""

@@ -60,14 +60,20 @@ def federation_command() -> None:
 @federation_command.command("init")
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
 @click.option("--sites", required=True, help="Names of the sites: a,b,c")
-@click.option("--server", "hosts", default="localhost,127.0.0.1", show_default=True,
-              help="Names or addresses under which sites reach the server.")  # fmt: skip
+@click.option(
+    "--server",
+    "hosts",
+    default="localhost,127.0.0.1",
+    show_default=True,
+    help="Names or addresses under which sites reach the server.",
+)
 @click.option("--days", type=int, default=365, show_default=True, help="How long they are valid.")
 def init_command(folder: Path, sites: str, hosts: str, days: int) -> None:
     """A CA, the server's kit and one kit per site, in the new folder DIR."""
     from aspire.engines.grpc import kits
 
-    names, addresses = _split(sites), _split(hosts)
+    names = _split(sites)
+    addresses = _split(hosts)
     kits.init(folder, names, addresses, days)
     first = names[0]
     click.echo(
@@ -107,10 +113,16 @@ def _quoted(path: Path) -> str:
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--kit", type=click.Path(path_type=Path), required=True, help="The server's kit.")
 @click.option("--listen", required=True, help="HOST:PORT; port 0: any free one.")
-@click.option("--out", type=click.Path(path_type=Path), required=True,
-              help="A new folder for the run.")  # fmt: skip
-@click.option("--patience", type=float, default=PATIENCE, show_default=True,
-              help="Seconds without a word after which a site is away.")  # fmt: skip
+@click.option(
+    "--out", type=click.Path(path_type=Path), required=True, help="A new folder for the run."
+)
+@click.option(
+    "--patience",
+    type=float,
+    default=PATIENCE,
+    show_default=True,
+    help="Seconds without a word after which a site is away.",
+)
 @click.option("--max-message", type=float, help="MB of one message; none: four vectors.")
 @click.option(
     "--pull-bound",
@@ -123,10 +135,19 @@ def _quoted(path: Path) -> str:
     help="Direct form: limit on a report's length, in the sites' norms; 0: none [1].",
 )
 def server_command(
-    file: Path, kit: Path, listen: str, out: Path, patience: float, max_message: float | None,
-    log: str, checkpoint_seconds: float, tensorboard: bool, min_sites: int | None,
-    deadline: float | None, **options: Any,
-) -> None:  # fmt: skip
+    file: Path,
+    kit: Path,
+    listen: str,
+    out: Path,
+    patience: float,
+    max_message: float | None,
+    log: str,
+    checkpoint_seconds: float,
+    tensorboard: bool,
+    min_sites: int | None,
+    deadline: float | None,
+    **options: Any,
+) -> None:
     """Train what FILE.py defines over sites that dial in; their data stays with them.
 
     Of FILE.py only model(), uncertainty(), loss(), method(), optimizer(groups),
@@ -137,7 +158,8 @@ def server_command(
     from aspire.engines.grpc import kits
     from aspire.engines.grpc.engine import federation
 
-    source, listen = read(file), _with_port(listen)
+    source = read(file)
+    listen = _with_port(listen)
     kits.read(kit)
     module = load(source)
     names = site_names(module, kits.allowed(kit))
@@ -149,17 +171,33 @@ def server_command(
     options["device"] = "cpu"
     job = job_of(source, options, only=[], names=names)
     engine = federation(
-        job.problem.flat.start, job.settings, job.method, kit=kit, listen=listen,
-        file=source.sha256, megabytes=max_message, own=has_own_method(module, options),
-    )  # fmt: skip
+        job.problem.flat.start,
+        job.settings,
+        job.method,
+        kit=kit,
+        listen=listen,
+        file=source.sha256,
+        megabytes=max_message,
+        own=has_own_method(module, options),
+    )
     about = {"file": source.path, "sha256": source.sha256, "options": options}
     click.echo(f"Listening on {listen} for {', '.join(names)}.", err=True)
     with progress_bar(options["iterations"]) as progress, stoppable() as stop:
         run = train_on(
-            engine, job, None, out=out, log=log, source=about, patience=patience,
-            min_sites=min_sites, deadline=deadline, checkpoint_seconds=checkpoint_seconds,
-            tensorboard=tensorboard, progress=progress, stop=stop,
-        )  # fmt: skip
+            engine,
+            job,
+            None,
+            out=out,
+            log=log,
+            source=about,
+            patience=patience,
+            min_sites=min_sites,
+            deadline=deadline,
+            checkpoint_seconds=checkpoint_seconds,
+            tensorboard=tensorboard,
+            progress=progress,
+            stop=stop,
+        )
     click.echo(summary(run))
     click.echo(f"The run is in {out}.")
 
@@ -214,20 +252,33 @@ def _with_port(listen: str) -> str:
 @click.option("--kit", type=click.Path(path_type=Path), required=True, help="This site's kit.")
 @click.option("--connect", required=True, help="HOST:PORT of the server.")
 @click.option("--device", default="cpu", show_default=True)
-@click.option("--give-up", type=float, default=3600.0, show_default=True,
-              help="Seconds without the server after which the site ends.")  # fmt: skip
+@click.option(
+    "--give-up",
+    type=float,
+    default=3600.0,
+    show_default=True,
+    help="Seconds without the server after which the site ends.",
+)
 @click.option("--threads", type=int, default=1, show_default=True, help="Threads of torch.")
 @click.option("--precision", default="float32", show_default=True, help="float32 or bf16.")
-@click.option("--policy", "policy_file", type=click.Path(path_type=Path),
-              help="A TOML file with the limits below; an option counts more.")  # fmt: skip
+@click.option(
+    "--policy",
+    "policy_file",
+    type=click.Path(path_type=Path),
+    help="A TOML file with the limits below; an option counts more.",
+)
 @click.option("--min-batch", type=int, help="Samples in the smallest batch [8].")
 @click.option("--max-batch", type=int, help="Samples in the largest batch [65536].")
 @click.option("--max-local-steps", type=int, help="Steps in one task [100].")
 @click.option("--max-parameters", type=int, help="Of the model [10^9].")
 @click.option("--max-tasks-per-minute", type=int, help="Tasks that train [100000].")
 @click.option("--max-evaluations-per-minute", type=int, help="Evaluations [600].")
-@click.option("--allow-other-file", is_flag=True, default=None,
-              help="Work for a server that announces another FILE.py.")  # fmt: skip
+@click.option(
+    "--allow-other-file",
+    is_flag=True,
+    default=None,
+    help="Work for a server that announces another FILE.py.",
+)
 def site_command(
     file: Path,
     kit: Path,
@@ -251,8 +302,10 @@ def site_command(
 
     torch.set_num_threads(threads)
     policy = read_policy(policy_file, limits)
-    mine, source = kits.read(kit), read(file)
-    module, key = load(source), kits.batch_key(kit)
+    mine = kits.read(kit)
+    source = read(file)
+    module = load(source)
+    key = kits.batch_key(kit)
     shape = shape_of(Flat(call(module, "model"), **buffers_of(module)).start)
     check_model(policy, shape)
     data = call(module, "site", mine.name)

@@ -24,9 +24,7 @@ if TYPE_CHECKING:
 @click.option(
     "--data", type=click.Path(path_type=Path, file_okay=False), help="Folder of the data."
 )
-@click.option(
-    "--out", type=click.Path(path_type=Path), default=Path("results"), show_default=True
-)  # fmt: skip
+@click.option("--out", type=click.Path(path_type=Path), default=Path("results"), show_default=True)
 @click.option("--jobs", type=int, default=2, show_default=True, help="Cells at a time.")
 @click.option("--quick", is_flag=True, help="One seed and a 50th of the budget.")
 @click.option("--tuned", is_flag=True, help="The settings that `tune` chose, not the defaults.")

@@ -62,9 +62,12 @@ from aspire.simulator.replay import Differs
 @click.option("--num-gpus", type=float, default=0.0, help="Of each Ray actor.")
 @click.option("--actors", type=int, help="Ray actors that share the sites; none: one each, to 16.")
 @click.option(
-    "--patience", type=float, default=PATIENCE, show_default=True,
+    "--patience",
+    type=float,
+    default=PATIENCE,
+    show_default=True,
     help="On an engine: seconds of silence after which a site is declared away.",
-)  # fmt: skip
+)
 @click.option(
     "--min-sites",
     type=int,
@@ -140,9 +143,15 @@ def resume_command(directory: Path, stationarity: bool, **limits: Any) -> None:
     total = limits["iterations"] or in_force(job, settings).iterations
     with progress_bar(total) as progress, stoppable() as stop:
         run = resume(
-            directory, job, stationarity=stationarity, progress=progress, stop=stop,
-            engine=engine, crew=crew, **limits,
-        )  # fmt: skip
+            directory,
+            job,
+            stationarity=stationarity,
+            progress=progress,
+            stop=stop,
+            engine=engine,
+            crew=crew,
+            **limits,
+        )
     click.echo(summary(run))
 
 

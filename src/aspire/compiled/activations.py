@@ -14,12 +14,22 @@ from torch import nn
 
 # In the order of the enum in activations.c.
 KINDS = (
-    "identity", "relu", "leaky_relu", "elu", "gelu", "gelu_tanh", "silu", "tanh", "sigmoid",
-    "softplus", "hardtanh",
-)  # fmt: skip
+    "identity",
+    "relu",
+    "leaky_relu",
+    "elu",
+    "gelu",
+    "gelu_tanh",
+    "silu",
+    "tanh",
+    "sigmoid",
+    "softplus",
+    "hardtanh",
+)
 Numbers = tuple[float, float, float]
 NONE: Numbers = (0.0, 0.0, 0.0)
-SELU_ALPHA, SELU_SCALE = 1.6732632423543772, 1.0507009873554805
+SELU_ALPHA = 1.6732632423543772
+SELU_SCALE = 1.0507009873554805
 
 
 @dataclass(frozen=True)
@@ -69,9 +79,16 @@ COMPILED: dict[type[nn.Module], Callable[[Any], tuple[str, Numbers]]] = {
     nn.ReLU6: _hardtanh,
 }
 OTHERS = (
-    nn.Hardshrink, nn.Hardsigmoid, nn.Hardswish, nn.LogSigmoid, nn.Mish, nn.Softshrink,
-    nn.Softsign, nn.Tanhshrink, nn.Threshold,
-)  # fmt: skip
+    nn.Hardshrink,
+    nn.Hardsigmoid,
+    nn.Hardswish,
+    nn.LogSigmoid,
+    nn.Mish,
+    nn.Softshrink,
+    nn.Softsign,
+    nn.Tanhshrink,
+    nn.Threshold,
+)
 
 
 def activation_of(module: nn.Module) -> Activation | None:

@@ -37,7 +37,8 @@ def project_simplex(x: Array) -> tuple[Array, float]:
         top = float(x.max())
         y, threshold = project_simplex(np.maximum(x - top, -2.0))
         return y, threshold + top
-    total, threshold = -1.0, -math.inf
+    total = -1.0
+    threshold = -math.inf
     for k, value in enumerate(np.sort(x)[::-1].tolist(), start=1):
         total += value
         if value <= total / k:  # this one and the smaller ones become zero

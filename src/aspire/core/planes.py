@@ -80,15 +80,20 @@ def ease(
         keep = (planes.lam > 0) | (lam_before > 0)
         if not keep.any():
             keep[int(np.argmax(F))] = not cuts
-    P, lam, F = planes.P[keep], planes.lam[keep], F[keep]
+    P = planes.P[keep]
+    lam = planes.lam[keep]
+    F = F[keep]
     if cuts and most is not None and len(lam) >= most:
         stay = np.arange(len(lam)) != int(np.argmin(lam))
-        P, lam, F = P[stay], lam[stay], F[stay]
+        P = P[stay]
+        lam = lam[stay]
+        F = F[stay]
         if simplex and len(lam):
             lam = project_simplex(lam)[0]
     if cuts:
         P = np.vstack([P, worst])
-        lam, F = np.append(lam, 0.0), np.append(F, worst @ f)
+        lam = np.append(lam, 0.0)
+        F = np.append(F, worst @ f)
     if simplex and lam.sum() == 0.0:
         lam[-1] = 1.0
     return Planes(P, lam, F)
@@ -124,7 +129,8 @@ def carried_over(
     ]
     if not any(inside):
         return only(spread(q, present), f)
-    P, lam = P[inside], planes.lam[inside]
+    P = P[inside]
+    lam = planes.lam[inside]
     if simplex:
         lam = project_simplex(lam)[0]
     return Planes(P, lam, P @ f)

@@ -20,8 +20,10 @@ from aspire.core.schedules import (
 TINY = float(np.finfo(np.float64).tiny)
 FLATTEST = 1e-12  # least kappa and L: no step size exceeds 1e12 where sites say 0
 SLOWLY = 0.999  # of kappa is left at least when the planes are revised
-CONVEX, WHOLE = "convex", "convex, whole sites"
-NETWORK, LOCAL = "network", "network with local steps"
+CONVEX = "convex"
+WHOLE = "convex, whole sites"
+NETWORK = "network"
+LOCAL = "network with local steps"
 USUAL = {  # c, d, T, b, and whether L_j is followed
     CONVEX: {"coupling": 0.1, "dual": 0.25, "settle": 20.0, "stride": 1.0, "follow": 1.0},
     WHOLE: {"coupling": 0.1, "dual": 0.25, "settle": 2000.0, "stride": 1.0, "follow": 1.0},
@@ -99,7 +101,8 @@ class Auto:
         return {**new, "kappa": max(new["kappa"], SLOWLY * constants["kappa"])}
 
     def rates(self, constants: Constants, t: int, planes: int, n: int, active: int) -> Rates:
-        kappa, level = constants["kappa"], constants["level"]
+        kappa = constants["kappa"]
+        level = constants["level"]
         return Rates(
             eta_z=1.0 / (kappa * n),
             eta_h=0.0,
@@ -220,7 +223,8 @@ class Theorem1:
         return 1.0
 
     def constants(self, scale: Scale) -> Constants:
-        n, L = scale.n, self.smoothness
+        n = scale.n
+        L = self.smoothness
         if L is None:
             blocks = scale.upper * robust(scale.curvature) + robust(scale.slope)
             L = float(blocks.max()) + self.kappa * (n + 1) + 1.0
@@ -241,17 +245,21 @@ class Theorem1:
         return {**constants, "level": median(np.abs(scale.losses))}
 
     def _fade(self, constants: Constants, t: int, which: int, power: float = 1 / 6) -> float:
-        rho, floor = constants[f"rho{which}"], constants[f"floor{which}"]
+        rho = constants[f"rho{which}"]
+        floor = constants[f"floor{which}"]
         return float(max(self.theta / (rho * (t + 1) ** power), floor))
 
     def _eta(self, constants: Constants, planes: float, n: int, c1: float, c2: float) -> float:
-        L, rho1, rho2 = constants["L"], constants["rho1"], constants["rho2"]
+        L = constants["L"]
+        rho1 = constants["rho1"]
+        rho2 = constants["rho2"]
         regular = planes / (rho1 * c1 * c1) + n / (rho2 * c2 * c2)
         spread = rho1 * planes + rho2 * n + 8 * self.gamma * regular
         return 2.0 / (L + L * L * spread)
 
     def rates(self, constants: Constants, t: int, planes: int, n: int, active: int) -> Rates:
-        c1, c2 = self._fade(constants, t, 1), self._fade(constants, t, 2)
+        c1 = self._fade(constants, t, 1)
+        c2 = self._fade(constants, t, 2)
         eta = self._eta(constants, planes, n, c1, c2)
         return Rates(eta, eta, constants["rho1"], constants["rho2"], c1, c2)
 
@@ -259,13 +267,15 @@ class Theorem1:
         self, constants: Constants, t: int, planes: int, n: int, member: Member
     ) -> float:
         if self.until is None or t < self.until:
-            c1, c2 = self._fade(constants, t, 1), self._fade(constants, t, 2)
+            c1 = self._fade(constants, t, 1)
+            c2 = self._fade(constants, t, 2)
             return self._eta(constants, planes, n, c1, c2)
         return self._eta(constants, constants["M"], n, constants["floor1"], constants["floor2"])
 
     def central_rates(self, constants: Constants, t: int, planes: int) -> tuple[float, Rates]:
         """eta_w = eta_h = 2/(L + rho1 |A| L^2 + 8 |A| gamma L^2/(rho1 c1_t^2)), c1_t ~ t^(-1/4)."""
-        L, rho1 = constants["L"], constants["rho1"]
+        L = constants["L"]
+        rho1 = constants["rho1"]
         c1 = self._fade(constants, t, 1, 1 / 4)
         eta = 2.0 / (L + L * L * planes * (rho1 + 8 * self.gamma / (rho1 * c1 * c1)))
         return eta, Rates(eta, eta, rho1, constants["rho2"], c1, 0.0)

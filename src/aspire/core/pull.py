@@ -60,10 +60,15 @@ def nothing(n: int, like: Tensor, *, coordinates: bool) -> Pulls:
     """Nobody has reported; `like` is one row."""
     panel = min(n, PANEL) if coordinates else 0
     return Pulls(
-        length=np.zeros(n), rate=np.ones(n), kappa=np.ones(n), weight=np.ones(n),
+        length=np.zeros(n),
+        rate=np.ones(n),
+        kappa=np.ones(n),
+        weight=np.ones(n),
         rows=torch.zeros((panel, len(like)), dtype=like.dtype, device=like.device),
-        seat=np.full(n, -1), seen=np.zeros(panel, dtype=np.int64), common=like[:0].clone(),
-    )  # fmt: skip
+        seat=np.full(n, -1),
+        seen=np.zeros(panel, dtype=np.int64),
+        common=like[:0].clone(),
+    )
 
 
 def column(values: Array, like: Tensor) -> Tensor:
@@ -71,9 +76,15 @@ def column(values: Array, like: Tensor) -> Tensor:
 
 
 def implied(
-    before: Tensor, after: Tensor, phi: Tensor, z: Tensor,
-    *, kappa: Tensor, rate: Tensor, weight: Tensor,
-) -> Tensor:  # fmt: skip
+    before: Tensor,
+    after: Tensor,
+    phi: Tensor,
+    z: Tensor,
+    *,
+    kappa: Tensor,
+    rate: Tensor,
+    weight: Tensor,
+) -> Tensor:
     """(11) solved for the gradient: ((w - w_new)/(K a_w) - kappa (w - z) + phi_j) / pi_j.
 
     Exact for one step and the z of the task; the z of now stands for it. Rows are workers, `rate`
@@ -104,8 +115,9 @@ def total(squares: Tensor) -> list[float]:
     return found
 
 
-def too_strong(pulls: Pulls, workers: Sequence[int], lengths: Sequence[float],
-               present: Mask, bound: float) -> list[bool]:  # fmt: skip
+def too_strong(
+    pulls: Pulls, workers: Sequence[int], lengths: Sequence[float], present: Mask, bound: float
+) -> list[bool]:
     """Whose implied gradient is longer than `bound` median ones; their lengths are learnt."""
     most = bound * median(pulls.length[present])
     for j, length in zip(workers, lengths, strict=True):

@@ -34,7 +34,8 @@ def load(
     seed       of the random split, and of who gets what where sites mix groups
     raw        inputs as they were measured; `standard` of the result transforms them
     """
-    chosen, paths = reader(name), files_of(name, data)
+    chosen = reader(name)
+    paths = files_of(name, data)
     try:
         arrays = cached(name, paths, lambda: chosen.read(paths))
     except DAMAGE as error:

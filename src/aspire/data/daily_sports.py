@@ -35,7 +35,8 @@ ACTIVITIES = {
 PEOPLE = range(1, 9)
 SEGMENTS = range(3, 61, 3)  # every third of sixty: 5 s each, in order of time
 LATE = 51  # this segment and those after it: the last fifth of each five minutes
-ROWS, CHANNELS = 125, 9
+ROWS = 125
+CHANNELS = 9
 PLACEMENTS = ("torso", "right arm", "left arm", "right leg", "left leg")
 # What each site gets of the rows of each placement: five sites hold mostly torso and arms, the
 # sixth mostly legs, so that even weights leave it behind (docs/data.md)
@@ -77,8 +78,11 @@ def contents(paths: Sequence[Path]) -> Iterator[tuple[str, bytes]]:
         return
     for activity, path in zip(ACTIVITIES, paths, strict=True):
         with tarfile.open(path, "r:xz") as archive:
-            found = {m[0].lstrip("/"): member for member in archive
-                     if member.isfile() and (m := MEMBER.search(member.name))}  # fmt: skip
+            found = {
+                m[0].lstrip("/"): member
+                for member in archive
+                if member.isfile() and (m := MEMBER.search(member.name))
+            }
             for name in members(activity):
                 part = archive.extractfile(found[name]) if name in found else None
                 if part is None:

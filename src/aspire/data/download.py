@@ -131,7 +131,8 @@ def _extract(archive: zipfile.ZipFile, wanted: re.Pattern[str], folder: Path, de
             raise ValueError(f"{archive.filename}: refused, for its member {member.filename!r}")
     chosen = [(member, match[1]) for member in members if (match := wanted.search(member.filename))]
     folder.mkdir(parents=True, exist_ok=True)
-    needed, free = sum(m.file_size for m, _ in chosen), shutil.disk_usage(folder).free
+    needed = sum(m.file_size for m, _ in chosen)
+    free = shutil.disk_usage(folder).free
     if needed > free:
         raise ValueError(f"{folder}: {needed} bytes are needed and {free} are free")
     for member, name in chosen:

@@ -52,7 +52,8 @@ def read(paths: Sequence[Path]) -> Arrays:
     """The images of the three kinds as rows of bytes, in published order within each kind."""
     parts: list[dict[str, NDArray[Any]]] = []
     for images_path, labels_path in (paths[:2], paths[2:]):
-        images, labels = idx(images_path), idx(labels_path)
+        images = idx(images_path)
+        labels = idx(labels_path)
         if len(images) != len(labels):
             raise ValueError(f"{images_path}: {len(images)} images for {len(labels)} labels")
         sites = one_class_each(labels, list(KEPT))

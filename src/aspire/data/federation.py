@@ -67,7 +67,8 @@ def standard(
     std = np.maximum(std, floor * std[:scaled].mean())
     std[std == 0.0] = 1.0
     if scaled is not None:
-        mean[scaled:], std[scaled:] = 0.0, 1.0
+        mean[scaled:] = 0.0
+        std[scaled:] = 1.0
     return Standard(torch.tensor(mean).float(), torch.tensor(std).float(), limit)
 
 

@@ -19,7 +19,8 @@ from aspire.data.verify import check_file, verify
 def fetch(reader: Reader, root: Path, *, progress: Progress = lambda *_: None) -> bool:
     """Put the data set in its folder under `root`; False: it was there and right already."""
     source = SOURCES[reader.name]
-    folder, stage = root / reader.folder, root / f".{reader.folder}.part"
+    folder = root / reader.folder
+    stage = root / f".{reader.folder}.part"
     if complete(reader, folder):
         return False
     try:

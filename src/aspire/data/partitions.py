@@ -108,7 +108,8 @@ def mixtures(groups: ArrayLike, shares: ArrayLike, *, seed: int = 0) -> list[Ind
     every sample of the group goes to one site; where it is less, the rest goes to none. The counts
     are the shares rounded so that they add up.
     """
-    numbers, table = _vector(groups, "groups"), np.asarray(shares, dtype=np.float64)
+    numbers = _vector(groups, "groups")
+    table = np.asarray(shares, dtype=np.float64)
     if table.ndim != 2 or not np.isfinite(table).all() or (table < 0.0).any():
         raise ValueError(f"shares={shares!r}: expected rows of numbers of at least 0, one per site")
     if (table.sum(axis=0) > 1.0 + 1e-9).any():

@@ -16,7 +16,8 @@ from aspire.data.cache import Arrays
 from aspire.data.files import Missing, look_for, numbers, opened, plain_name
 from aspire.data.reader import GIVEN, RANDOM, Reader
 
-OFFICIAL, SHORT = "ConfLongDemo_JSI.txt", "all_xyz.csv"
+OFFICIAL = "ConfLongDemo_JSI.txt"
+SHORT = "all_xyz.csv"
 # Columns of sequence, tag, x, y, z, activity
 COLUMNS = {OFFICIAL: (0, 1, 4, 5, 6, 7), SHORT: (0, 1, 2, 3, 4, 5)}
 PEOPLE = ("A", "B", "C", "D", "E")
@@ -63,9 +64,12 @@ def read(paths: Sequence[Path]) -> Arrays:
     if bad is not None:
         raise ValueError(f"{path}: {','.join(bad)!r} has {len(bad)} columns: expected {width}")
     columns = [[row[c] for row in rows] for c in COLUMNS[OFFICIAL if official else SHORT]]
-    sequence, tags, activity = columns[0], columns[1], columns[5]
-    xyz = numbers([",".join(cells) for cells in zip(*columns[2:5], strict=True)], path,
-                  delimiter=",")  # fmt: skip
+    sequence = columns[0]
+    tags = columns[1]
+    activity = columns[5]
+    xyz = numbers(
+        [",".join(cells) for cells in zip(*columns[2:5], strict=True)], path, delimiter=","
+    )
     tag = _codes(tags, tuple(TAGS), path)
     last = {name[0]: name for name in sorted(set(sequence))}
     return {

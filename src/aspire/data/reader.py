@@ -48,12 +48,16 @@ def federation(
 ) -> Federation:
     """Divide the rows, form the standardisation from the training parts, and hand out tensors."""
     parts = divide(reader, arrays, protocol, seed)
-    x, y = arrays["x"], np.asarray(arrays["y"])
+    x = arrays["x"]
+    y = np.asarray(arrays["y"])
     rows = {name: {p: x[i] for p, i in site.items()} for name, site in parts.items()}
     scale = standard(
         [sums(site["train"]) for site in rows.values()],
-        floor=reader.floor, limit=reader.limit, scaled=reader.scaled, unit=reader.unit,
-    )  # fmt: skip
+        floor=reader.floor,
+        limit=reader.limit,
+        scaled=reader.scaled,
+        unit=reader.unit,
+    )
     return Federation(
         name=reader.name,
         protocol=protocol,
@@ -98,7 +102,8 @@ def divide(
         if reader.splits[protocol] == RANDOM:
             train, test = (rows[part] for part in split(len(rows), TEST_SHARE, SPLIT, seed, j))
         else:
-            train, test = rows[~late[rows]], rows[late[rows]]
+            train = rows[~late[rows]]
+            test = rows[late[rows]]
         if not len(train) or not len(test):
             raise ValueError(
                 f"{reader.name}, site {name!r}: {len(train)} samples for training and {len(test)} "

@@ -66,26 +66,42 @@ _FASHION_MNIST = Source(
     licence="MIT",
     megabytes=30.9,
     remotes=(
-        _fashion("train-images-idx3-ubyte", 26421880,
-                 "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84"),
-        _fashion("train-labels-idx1-ubyte", 29515,
-                 "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845"),
-        _fashion("t10k-images-idx3-ubyte", 4422102,
-                 "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073"),
-        _fashion("t10k-labels-idx1-ubyte", 5148,
-                 "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5"),
+        _fashion(
+            "train-images-idx3-ubyte",
+            26421880,
+            "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
+        ),
+        _fashion(
+            "train-labels-idx1-ubyte",
+            29515,
+            "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
+        ),
+        _fashion(
+            "t10k-images-idx3-ubyte",
+            4422102,
+            "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
+        ),
+        _fashion(
+            "t10k-labels-idx1-ubyte",
+            5148,
+            "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
+        ),
     ),
     contents={
         "train-images-idx3-ubyte": Sum(
-            "sha256", "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888", 47040016),
+            "sha256", "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888", 47040016
+        ),
         "train-labels-idx1-ubyte": Sum(
-            "sha256", "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9", 60008),
+            "sha256", "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9", 60008
+        ),
         "t10k-images-idx3-ubyte": Sum(
-            "sha256", "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b", 7840016),
+            "sha256", "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b", 7840016
+        ),
         "t10k-labels-idx1-ubyte": Sum(
-            "sha256", "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34", 10008),
+            "sha256", "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34", 10008
+        ),
     },
-)  # fmt: skip
+)
 
 _PERSON_ACTIVITY = Source(
     title="Localization Data for Person Activity",
@@ -125,24 +141,26 @@ _SC_MA = Source(
             wanted=r"(?:^|/)(\d+\.csv)$",
         ),
     ),
-    contents=_texts({
-        "1.csv": "517c3182b69294e9d5b402b47fa27baa7d912e1f55063c12e2fe866895d4dc29",
-        "2.csv": "94282f1b10cc77f85cae2ae9da5a644791505c63d861978f526368adc700d4a5",
-        "3.csv": "1caa47a160e33b24728c64fadfc6d807fbc83e1f6ecd0326c15d9f2f08e85bbc",
-        "4.csv": "d8ffa611da84fc99c0f53d75fb700f1e5cb9263fbca17be81a6e690be6055963",
-        "5.csv": "f7900e7ed9bfbaaa488514acafd96a09e5d8e13b04b066425c3cfbb3ec125784",
-        "6.csv": "e75c295681b5d73088709408421db4827fef53508529bfd239f2e132ada5aa91",
-        "7.csv": "08eb87b81d7d26c69730b25d86d301e0f4dae22028508009770d1840b1602d5b",
-        "8.csv": "5cb33776f413c4518cbd728483e5f1c093f086023c573817ee9f6214c510f961",
-        "9.csv": "81237118f445b68eb68aa9576a39282f4820a00d4efb627a48fa90faf88d7715",
-        "10.csv": "9c2be46118cbdd3fced0210e26f553ea2061cb4421887297c1d1f80ac50652dd",
-        "11.csv": "d154a2d59c2a3ccfa91efcd3de23fe7e7e94789fdc9ef49957e723dbcfe18201",
-        "12.csv": "c960a3770c6f047634f1bec1555f46f1ef3882a0446ecb4fec4801f18f79bc73",
-        "13.csv": "d4fae870eb1fcd482a521448f6276853e8dcf7634febdb2ffeaac4a032b28222",
-        "14.csv": "38afc987ff34d2a79717d0ac6ab891a3a34babb26c7e8e12ff6180c90cf0091e",
-        "15.csv": "dd33fa778fff54a6cc58d2f1ae5ae8de30f50d83dd826ea924ecab5ee4750e3c",
-    }),
-)  # fmt: skip
+    contents=_texts(
+        {
+            "1.csv": "517c3182b69294e9d5b402b47fa27baa7d912e1f55063c12e2fe866895d4dc29",
+            "2.csv": "94282f1b10cc77f85cae2ae9da5a644791505c63d861978f526368adc700d4a5",
+            "3.csv": "1caa47a160e33b24728c64fadfc6d807fbc83e1f6ecd0326c15d9f2f08e85bbc",
+            "4.csv": "d8ffa611da84fc99c0f53d75fb700f1e5cb9263fbca17be81a6e690be6055963",
+            "5.csv": "f7900e7ed9bfbaaa488514acafd96a09e5d8e13b04b066425c3cfbb3ec125784",
+            "6.csv": "e75c295681b5d73088709408421db4827fef53508529bfd239f2e132ada5aa91",
+            "7.csv": "08eb87b81d7d26c69730b25d86d301e0f4dae22028508009770d1840b1602d5b",
+            "8.csv": "5cb33776f413c4518cbd728483e5f1c093f086023c573817ee9f6214c510f961",
+            "9.csv": "81237118f445b68eb68aa9576a39282f4820a00d4efb627a48fa90faf88d7715",
+            "10.csv": "9c2be46118cbdd3fced0210e26f553ea2061cb4421887297c1d1f80ac50652dd",
+            "11.csv": "d154a2d59c2a3ccfa91efcd3de23fe7e7e94789fdc9ef49957e723dbcfe18201",
+            "12.csv": "c960a3770c6f047634f1bec1555f46f1ef3882a0446ecb4fec4801f18f79bc73",
+            "13.csv": "d4fae870eb1fcd482a521448f6276853e8dcf7634febdb2ffeaac4a032b28222",
+            "14.csv": "38afc987ff34d2a79717d0ac6ab891a3a34babb26c7e8e12ff6180c90cf0091e",
+            "15.csv": "dd33fa778fff54a6cc58d2f1ae5ae8de30f50d83dd826ea924ecab5ee4750e3c",
+        }
+    ),
+)
 
 _DAILY_SPORTS = Source(
     title="Daily and Sports Activities",
@@ -163,17 +181,19 @@ _DAILY_SPORTS = Source(
         ),
     ),
     # Of the segments s03, s06, ..., s60 of persons 1 to 8, one after another.
-    contents=_texts({
-        "a01": "24b9e5f85f3df51c3f59099f47a05240a690d3097100758ad3b325888bda00a6",
-        "a02": "715bbacf03595db7aeade20b942476da03f80f4605adeaee3baca9ae9c638d71",
-        "a07": "42fe34471d870f59245deb1be84040de1598534cfbfcb5144a2caa4c49dc0be8",
-        "a08": "a35cf665135463aab5382941aeebb8b24de7d300044615f9a8420bc395f39a56",
-        "a09": "a0c14f9ba2ebef929ec05fd644253422768882e1a718365d8c20f1bb5ccdf73f",
-        "a10": "81bfebb1acff05b6f3c3f431af70bd6c050969bc182315523934bf28896170b9",
-        "a12": "6116a5824571525cafdef06d99e0cba5c64a93ec9efbdf063203bfaf1213f3e4",
-        "a15": "888f31f89230a2a231ba62d20cf6557908c31e79ea1a41e824d76c0b56f33c6f",
-    }),
-)  # fmt: skip
+    contents=_texts(
+        {
+            "a01": "24b9e5f85f3df51c3f59099f47a05240a690d3097100758ad3b325888bda00a6",
+            "a02": "715bbacf03595db7aeade20b942476da03f80f4605adeaee3baca9ae9c638d71",
+            "a07": "42fe34471d870f59245deb1be84040de1598534cfbfcb5144a2caa4c49dc0be8",
+            "a08": "a35cf665135463aab5382941aeebb8b24de7d300044615f9a8420bc395f39a56",
+            "a09": "a0c14f9ba2ebef929ec05fd644253422768882e1a718365d8c20f1bb5ccdf73f",
+            "a10": "81bfebb1acff05b6f3c3f431af70bd6c050969bc182315523934bf28896170b9",
+            "a12": "6116a5824571525cafdef06d99e0cba5c64a93ec9efbdf063203bfaf1213f3e4",
+            "a15": "888f31f89230a2a231ba62d20cf6557908c31e79ea1a41e824d76c0b56f33c6f",
+        }
+    ),
+)
 
 _SHL = Source(
     title="Sussex-Huawei Locomotion, preview of 59 hours",
@@ -184,13 +204,11 @@ _SHL = Source(
         Remote(
             f"part{i}.zip",
             (f"{SHL}/wp-content/uploads/SHLDataset_preview_v1_part{i}.zip",),
-            wanted=(
-                r"(?:^|/)(User\d+/\d+/(?:Label|(?:Hand|Torso|Hips|Bag)_Motion)\.txt)$"
-            ),
+            wanted=(r"(?:^|/)(User\d+/\d+/(?:Label|(?:Hand|Torso|Hips|Bag)_Motion)\.txt)$"),
         )
         for i in (1, 2, 3)
     ),
-)  # fmt: skip
+)
 
 SOURCES: dict[str, Source] = {
     "fashion-mnist": _FASHION_MNIST,

@@ -47,7 +47,8 @@ def check_file(path: Path, expected: Sum, unpack: bool = True) -> Check:
 
 
 def check(what: str, chunks: Iterable[bytes], expected: Sum) -> Check:
-    digest, size = hashlib.new(expected.kind, usedforsecurity=False), 0
+    digest = hashlib.new(expected.kind, usedforsecurity=False)
+    size = 0
     for chunk in chunks:
         size += len(chunk)
         digest.update(chunk.replace(b"\r", b"") if expected.text else chunk)

@@ -37,7 +37,10 @@ CHANNEL = 0  # the sensor channel that is stamped
 PERCENTILE = 99.9
 TRUST = 0.1  # prior of the extra site: TRUST / N
 FAR = 10.0  # every coordinate of the far-off model is this or minus this
-BACKDOOR, SCALED, GRADIENT, FIXED = "backdoor", "scaled", "gradient", "fixed"
+BACKDOOR = "backdoor"
+SCALED = "scaled"
+GRADIENT = "gradient"
+FIXED = "fixed"
 IMAGES = ("fashion-mnist",)
 EXTRA = "extra site"
 
@@ -84,7 +87,8 @@ def drawn(raw: Federation, seed: int) -> Part:
     rng = np.random.default_rng([seed, len(raw.sites), TARGET])
     parts = [site["train"] for site in raw.sites.values()]
     each = round(sum(len(targets) for _, targets in parts) / len(parts) / len(parts))
-    inputs, targets = [], []
+    inputs = []
+    targets = []
     for x, y in parts:
         chosen = torch.from_numpy(rng.permutation(len(y))[: max(1, min(each, len(y)))])
         inputs.append(x[chosen])

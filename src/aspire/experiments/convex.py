@@ -119,13 +119,20 @@ def worst_value(losses: npt.ArrayLike, radius: float, budget: float) -> float:
     """
     f = np.sort(np.asarray(losses, dtype=np.float64))[::-1]
     n = len(f)
-    up, down = np.full(n, radius), np.full(n, min(radius, 1.0 / n))
-    value, left, top, low = float(f.mean()), radius * budget / 2.0, 0, n - 1
+    up = np.full(n, radius)
+    down = np.full(n, min(radius, 1.0 / n))
+    value = float(f.mean())
+    left = radius * budget / 2.0
+    top = 0
+    low = n - 1
     while top < low and left > 0.0:
         move = min(up[top], down[low], left)
         value += move * float(f[top] - f[low])
-        up[top], down[low], left = up[top] - move, down[low] - move, left - move
-        top, low = top + int(up[top] <= 0.0), low - int(down[low] <= 0.0)
+        up[top] = up[top] - move
+        down[low] = down[low] - move
+        left = left - move
+        top = top + int(up[top] <= 0.0)
+        low = low - int(down[low] <= 0.0)
     return value
 
 
@@ -142,13 +149,15 @@ def exact_value(problem: ConvexProblem, radius: float, budget: float) -> tuple[f
         step, model = _newton_step(problem, w, radius, budget)
         if value - model <= 1e-9 * value:
             return value, w
-        size, ahead = 1.0, np.inf
+        size = 1.0
+        ahead = np.inf
         while ahead > value - 0.1 * size * (value - model) and size > 1e-6:
             ahead = worst_value(site_losses(problem, w + size * step), radius, budget)
             size /= 2.0
         if ahead >= value:  # at the rounding level of the solver
             break
-        value, w = ahead, w + 2.0 * size * step
+        value = ahead
+        w = w + 2.0 * size * step
     if value - model > 1e-7 * value:
         raise RuntimeError(f"exact_value: no convergence on {problem.name}")
     return value, w
@@ -163,22 +172,27 @@ def _newton_step(
     replace m_j because p >= 0. Returns u and the model's value.
     """
     cp: Any = import_module("cvxpy")  # an optional dependency, needed only here
-    n, d = problem.workers, problem.features
+    n = problem.workers
+    d = problem.features
     logistic = problem.family == "logistic"
     sign = np.array([-0.5, 0.5]) if logistic else np.array([1.0])
     weight = (w.reshape(len(sign), d).T @ sign) * (2.0 if logistic else 1.0)
     moment = sum((x.T @ x / len(x) for x, _ in problem.sites), np.zeros((d, d))) / n
     white = np.linalg.inv(np.linalg.cholesky(moment).T)  # solver coordinates of order one
-    v, s = cp.Variable(d), cp.Variable(n)
+    v = cp.Variable(d)
+    s = cp.Variable(n)
     cons: list[Any] = []
     for j, (x, y) in enumerate(problem.sites):
         score = x @ weight
         if logistic:
             prob = 1.0 / (1.0 + np.exp(-score))
             fit = np.logaddexp(0.0, score) - y * score
-            slope, curve = prob - y, prob * (1.0 - prob)
+            slope = prob - y
+            curve = prob * (1.0 - prob)
         else:
-            fit, slope, curve = (score - y) ** 2, 2.0 * (score - y), np.full(len(y), 2.0)
+            fit = (score - y) ** 2
+            slope = 2.0 * (score - y)
+            curve = np.full(len(y), 2.0)
         xs = x @ white
         root = np.linalg.qr(np.sqrt(curve / len(y))[:, None] * xs, mode="r")
         linear = xs.T @ slope / len(y)
@@ -186,8 +200,10 @@ def _newton_step(
     penalty = problem.l2 / 2.0 * float(sign @ sign)  # common to all sites: leaves the maximum
     value = cp.sum(s) / n + penalty * cp.sum_squares(weight + white @ v)
     if budget > 0.0 and radius > 0.0:
-        nu, g = cp.Variable(), cp.Variable(nonneg=True)
-        up, down = cp.Variable(n, nonneg=True), cp.Variable(n, nonneg=True)
+        nu = cp.Variable()
+        g = cp.Variable(nonneg=True)
+        up = cp.Variable(n, nonneg=True)
+        down = cp.Variable(n, nonneg=True)
         cons += [s - nu <= up + g / radius, nu - s <= down + g / radius]
         value += radius * cp.sum(up) + min(radius, 1.0 / n) * cp.sum(down) + budget * g
     best = float(cp.Problem(cp.Minimize(value), cons).solve(solver=cp.CLARABEL))

@@ -24,7 +24,8 @@ ITERATIONS = 12_000
 NAMES = ("site A", "site B", "site C", "site D", "site E", "site F (sideways)")
 TRAINED = 200  # training samples at each site; the other 99 or 100 are its test part
 DECAY = 0.01
-EVEN, ROBUST = "even weights", "ASPIRE-EASE"
+EVEN = "even weights"
+ROBUST = "ASPIRE-EASE"
 
 
 def sites(seed: int) -> dict[str, Any]:
@@ -36,7 +37,8 @@ def sites(seed: int) -> dict[str, Any]:
             "the demo needs scikit-learn and matplotlib: pip install 'aspire-ease[demo]'"
         ) from None
     digits = load_digits()
-    images, labels = digits.images / 16.0, digits.target
+    images = digits.images / 16.0
+    labels = digits.target
     rng = np.random.default_rng(seed)
     parts = np.array_split(rng.permutation(len(images)), len(NAMES))
     made = {}
@@ -128,14 +130,16 @@ class Result:
 
     def others(self) -> float:
         """How many points the mean of the other sites changes by, mean over seeds."""
-        even, robust = 100 * self.accuracies(EVEN), 100 * self.accuracies(ROBUST)
+        even = 100 * self.accuracies(EVEN)
+        robust = 100 * self.accuracies(ROBUST)
         change = robust - even
         worst = even.argmin(axis=1)
         rest = [np.delete(row, j).mean() for row, j in zip(change, worst, strict=True)]
         return float(np.mean(rest))
 
     def sentences(self) -> str:
-        even, robust = 100 * self.worst(EVEN), 100 * self.worst(ROBUST)
+        even = 100 * self.worst(EVEN)
+        robust = 100 * self.worst(ROBUST)
         count = len(self.runs[EVEN])
         over = "" if count == 1 else f" (means over {count} seeds)"
         return (

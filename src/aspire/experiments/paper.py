@@ -48,15 +48,35 @@ ALONE = {"shl": (19.06, 29.1), "person-activity": (49.38, 8.32), "sc-ma": (22.56
 
 # Success of the attack in percent
 TABLE2: dict[str, dict[str, float]] = {
-    "shl": {"fedavg": 38.15, "mix-even": 36.21, "afl": 68.63, "drfa-prox": 21.23,
-            "aspire-ease": 9.17},
-    "person-activity": {"fedavg": 33.25, "mix-even": 34.32, "afl": 43.66, "drfa-prox": 27.27,
-                        "aspire-ease": 22.36},
-    "sc-ma": {"fedavg": 55.39, "mix-even": 52.14, "afl": 75.81, "drfa-prox": 30.79,
-              "aspire-ease": 14.51},
-    "fashion-mnist": {"fedavg": 82.04, "mix-even": 83.18, "afl": 90.04, "drfa-prox": 63.24,
-                      "aspire-ease": 45.10},
-}  # fmt: skip
+    "shl": {
+        "fedavg": 38.15,
+        "mix-even": 36.21,
+        "afl": 68.63,
+        "drfa-prox": 21.23,
+        "aspire-ease": 9.17,
+    },
+    "person-activity": {
+        "fedavg": 33.25,
+        "mix-even": 34.32,
+        "afl": 43.66,
+        "drfa-prox": 27.27,
+        "aspire-ease": 22.36,
+    },
+    "sc-ma": {
+        "fedavg": 55.39,
+        "mix-even": 52.14,
+        "afl": 75.81,
+        "drfa-prox": 30.79,
+        "aspire-ease": 14.51,
+    },
+    "fashion-mnist": {
+        "fedavg": 82.04,
+        "mix-even": 83.18,
+        "afl": 90.04,
+        "drfa-prox": 63.24,
+        "aspire-ease": 45.10,
+    },
+}
 
 # Theorem 1 and Table E1: T(eps) = O(eps^-a) for a squared gap of eps^2, so the squared gap falls
 # like T^(-2/a). GCIVR: a = 2 in its first branch, sqrt(N)/eps^2.

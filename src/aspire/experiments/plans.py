@@ -158,7 +158,9 @@ def check(name: str, request: Request) -> tuple[str, ...]:
 
 def cells(name: str, request: Request, datasets: Sequence[str]) -> tuple[list[Cell], list[str]]:
     """The cells of an experiment in the order of data set, seed, method; what was left out."""
-    plan, made, left_out = PLANS[name], [], []
+    plan = PLANS[name]
+    made = []
+    left_out = []
     here = [d for d in plan.datasets if d in datasets or d == SYNTHETIC]
     seeds = request.seeds or tuple(range(1 if request.quick else plan.seeds))
     for dataset in here:
@@ -179,9 +181,14 @@ def cells(name: str, request: Request, datasets: Sequence[str]) -> tuple[list[Ce
 
 
 def cell_of(
-    name: str, dataset: str, key: str, row: Row, seed: int, settings: dict[str, Any],
+    name: str,
+    dataset: str,
+    key: str,
+    row: Row,
+    seed: int,
+    settings: dict[str, Any],
     request: Request,
-) -> Cell:  # fmt: skip
+) -> Cell:
     plan = PLANS[name]
     return Cell(
         experiment=name,

@@ -37,7 +37,9 @@ class Progress:
     tell: Tell
 
     def __post_init__(self) -> None:
-        self.began, self.done, self.paid = time.monotonic(), 0, 0.0
+        self.began = time.monotonic()
+        self.done = 0
+        self.paid = 0.0
 
     def tick(self, cell: Cell, found: Record | str) -> None:
         self.done += 1

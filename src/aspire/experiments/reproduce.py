@@ -39,7 +39,9 @@ def reproduce(
     if jobs < 1:
         raise ValueError(f"jobs={jobs}: expected at least 1")
     here, skipped = available(request.datasets, data, tell)
-    began, made, failed = time.monotonic(), [], []
+    began = time.monotonic()
+    made = []
+    failed = []
     for experiment in chosen:
         seeds = request.seeds and request.seeds[: plans.PLANS[experiment].seeds]
         own = replace(request, seeds=seeds) if name == "all" else request
@@ -63,7 +65,8 @@ def available(
     datasets: tuple[str, ...], data: str | None, tell: pool.Tell
 ) -> tuple[list[str], list[str]]:
     """The data sets that are here, and a sentence for each that is not."""
-    here, skipped = [], []
+    here = []
+    skipped = []
     for dataset in datasets:
         try:
             files_of(dataset, data)

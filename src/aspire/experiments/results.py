@@ -60,7 +60,9 @@ def path_of(out: Path, experiment: str) -> Path:
 
 def key_of(record: Mapping[str, Any]) -> Key:
     """Data set, method (METHOD-tuned beside METHOD), and seed or number of the trial."""
-    method, variant, trial = record["method"], record["variant"], record.get("trial")
+    method = record["method"]
+    variant = record["variant"]
+    trial = record.get("trial")
     folder = method if variant == "default" else f"{method}-{variant}"
     return record["dataset"], folder, record["seed"] if trial is None else trial
 

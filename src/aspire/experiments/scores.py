@@ -51,7 +51,8 @@ class Watch:
         end = self.budget if self.horizon is None else self.horizon
         low = min(end, 14 * len(self.job.problem.sites))  # the probes take 13 gradients each
         count = self.points if self.horizon is None else self.points // 2
-        even, early = end * np.arange(1, count + 1) / count, np.geomspace(low, end, count)
+        even = end * np.arange(1, count + 1) / count
+        early = np.geomspace(low, end, count)
         steps = early if self.full else even
         if self.horizon is not None:
             steps = np.union1d(early, even)
@@ -73,7 +74,8 @@ class Watch:
     ) -> bool:
         """On to the end, or until `pause`; True: it is not over yet. `ahead`: by blocks, where they
         can serve, until shortly before the end, which is met to the report."""
-        began, done = time.perf_counter(), self.done
+        began = time.perf_counter()
+        done = self.done
         try:
             if ahead and blocks.fits(simulation):
                 blocks.run(simulation, self.nearly, last=MANY, every=self.stride, on_step=self.look)
@@ -82,7 +84,8 @@ class Watch:
             if over and (not self.history or self.history[-1]["t"] != simulation.master.t):
                 self.history.append(self.line(simulation))
         except Stopped as reason:
-            self.stopped, over = str(reason), True
+            self.stopped = str(reason)
+            over = True
             self.history.append(self.lost(simulation))
         self.seconds += time.perf_counter() - began
         return not over
@@ -145,12 +148,17 @@ class Watch:
         """The line of a run that could not go on: no site is served."""
         nothing = [0.0] * self.honest
         return {
-            "t": simulation.master.t, "time": simulation.time,
-            "gradients": int(simulation.gradients), "accuracies": nothing, "worst_accuracy": 0.0,
-            "losses": nothing, "worst_loss": None, "worst_case_loss": float("nan"),
+            "t": simulation.master.t,
+            "time": simulation.time,
+            "gradients": int(simulation.gradients),
+            "accuracies": nothing,
+            "worst_accuracy": 0.0,
+            "losses": nothing,
+            "worst_loss": None,
+            "worst_case_loss": float("nan"),
             "weights": self.job.method.weights(simulation.master).tolist()[: self.honest],
             "planes": self.job.method.planes(simulation.master),
-        }  # fmt: skip
+        }
 
     def run_of(self, simulation: simulator.Simulation, seconds: float) -> Run:
         """Over the honest sites, without the model and what the cell has elsewhere."""
@@ -175,7 +183,8 @@ def abreast(watches: Sequence[Watch]) -> list[dict[str, Any]]:
     """Carry out runs that know nothing of each other, on one problem and with one kind of worker
     that remembers nothing: the tasks of all of them are evaluated in the same calls."""
     runs = [(watch, watch.job.begin()) for watch in watches]
-    many, sites = watches[0].job.method.work_many, watches[0].job.problem.sites
+    many = watches[0].job.method.work_many
+    sites = watches[0].job.problem.sites
     assert many is not None
     live = runs
     while live:
@@ -205,7 +214,8 @@ def squared_gap(job: Job, simulation: simulator.Simulation) -> float:
     p are the method's present weights: for COVER and GCIVR that is the gradient of their own
     objective. Both kinds are what an epsilon-stationary point bounds by epsilon^2.
     """
-    sites, master = job.problem.sites, simulation.master
+    sites = job.problem.sites
+    master = simulation.master
     if job.method.gap is not None:
         found = job.method.gap(
             master,

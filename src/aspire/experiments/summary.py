@@ -77,12 +77,14 @@ def time_to(history: Mapping[str, Any], target: float) -> float | None:
 
     Between two lines of history it is taken as a straight line, before the first as a jump.
     """
-    before_time, before = float(history["time"][0]), 0.0
+    before_time = float(history["time"][0])
+    before = 0.0
     for now, worst in zip(history["time"], history["worst_accuracy"], strict=True):
         if worst >= target:
             share = (target - before) / (worst - before) if worst > before else 1.0
             return float(before_time + share * (now - before_time))
-        before_time, before = now, worst
+        before_time = now
+        before = worst
     return None
 
 
@@ -138,5 +140,6 @@ def band(
     for history in histories:
         values = np.array([np.nan if v is None else v for v in history[y]], dtype=float)
         rows.append(np.interp(grid, np.asarray(history[x], dtype=float), values))
-    middle, wide = np.mean(rows, axis=0), np.std(rows, axis=0)
+    middle = np.mean(rows, axis=0)
+    wide = np.std(rows, axis=0)
     return grid.tolist(), middle.tolist(), (middle - wide).tolist(), (middle + wide).tolist()

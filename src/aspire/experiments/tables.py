@@ -89,7 +89,8 @@ def ours(name: str, factor: float = 1.0, digits: int = 2) -> Callable[[Line], st
     def text(line: Line) -> str:
         if name not in line:
             return "-"
-        value, std = factor * line[name]["mean"], factor * line[name]["std"]
+        value = factor * line[name]["mean"]
+        std = factor * line[name]["std"]
         spread = f" ± {std:.{digits}f}" if len(line["seeds"]) > 1 else ""
         return f"{value:.{digits}f}{spread}"
 

@@ -30,9 +30,11 @@ from aspire.experiments.cells import Cell
 
 TRIALS = 20
 BEHIND = 0.1  # of accuracy: a site that is so much behind has exp(tilt) times the weight
-TUNED, TIMED = "settings", "settings_for_time"
+TUNED = "settings"
+TIMED = "settings_for_time"
 FILE = "tuned.json"
-OURS, VARIANTS = "aspire-ease", ("aspire-ease-", "aspire-cp")
+OURS = "aspire-ease"
+VARIANTS = ("aspire-ease-", "aspire-cp")
 
 
 # ---------------------------------------------------------------- the space, all of it
@@ -72,9 +74,12 @@ class OneOf:
 
 Space = Mapping[str, Times | Between | OneOf]
 STEPS: Space = {
-    "coupling": Times(0.5, 2.0), "dual": Times(0.3, 3.0), "ascent": Times(0.2, 3.0),
-    "settle": Times(0.2, 20.0), "stride": Times(0.8, 1.3),
-}  # fmt: skip
+    "coupling": Times(0.5, 2.0),
+    "dual": Times(0.3, 3.0),
+    "ascent": Times(0.2, 3.0),
+    "settle": Times(0.2, 20.0),
+    "stride": Times(0.8, 1.3),
+}
 SET: Space = {"reach": Times(0.02, 0.5), "gamma": Between(0.3, 1.0), "tilt": Between(0.0, 0.5)}
 # drawn last, so that all else is as in a search without them
 MOMENTUM: Space = {"momentum": Between(0.0, 0.7)}
@@ -179,7 +184,8 @@ def choose(records: Sequence[Mapping[str, Any]], command: str) -> dict[str, Any]
     """dataset -> method -> the chosen settings, with what they were chosen by."""
     chosen: dict[str, Any] = {"command": command, "datasets": {}}
     for (dataset, method), trials in grouped(records).items():
-        found, soonest = best(trials), max(trials, key=over_time)
+        found = best(trials)
+        soonest = max(trials, key=over_time)
         chosen["datasets"].setdefault(dataset, {})[method] = {
             TUNED: found["settings"],
             TIMED: soonest["settings"],

@@ -79,7 +79,8 @@ class Rules:
 
         Both at the old w and lam, as in the paper.
         """
-        here, constants = master.present, master.constants
+        here = master.present
+        constants = master.constants
         slope = weighted_gradient(master.weights, reports)
         ascent = constants["rate_weights"] * master.f[here]
         master.w = clip(master.w - constants["rate"] * slope, self.limit)

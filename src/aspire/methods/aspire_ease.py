@@ -119,10 +119,12 @@ def work_many(items: Sequence[Item], *, habits: Habits) -> list[tuple[Tensor | N
 
 def step_rows(items: Sequence[Item], habits: Habits) -> list[tuple[Tensor | None, Report]]:
     """(11), K times with fresh batches and one task each; rows are workers."""
-    tasks, locals_ = [item[1] for item in items], [item[2] for item in items]
+    tasks = [item[1] for item in items]
+    locals_ = [item[2] for item in items]
     w = sites.stacked([held(worker, task) for worker, task, _ in items])
     v = sites.stacked([task.vectors["v"] for task in tasks])
-    draws, K = [int(task.scalars["draws"]) for task in tasks], habits.local_steps
+    draws = [int(task.scalars["draws"]) for task in tasks]
+    K = habits.local_steps
     foreseen = items[0][0] if len(items) == 1 else None
     for k in range(K):
         before = w
@@ -196,9 +198,17 @@ def consensus(
         if bound is not None:
             real_number(name, bound, "a positive number or None", above=0.0, finite=False)
     rules = Rules(
-        uncertainty, quorum, staleness, local_steps, drop, max_planes, plane_iterations, preset,
-        pull_bound, coordinate_bound,
-    )  # fmt: skip
+        uncertainty,
+        quorum,
+        staleness,
+        local_steps,
+        drop,
+        max_planes,
+        plane_iterations,
+        preset,
+        pull_bound,
+        coordinate_bound,
+    )
     habits = Habits(
         local_steps=local_steps,
         limit=preset.limits.a1,
@@ -248,24 +258,39 @@ def site_arguments(rules: Rules) -> dict[str, Plain] | None:
 
 def init(rules: Rules, facts: Facts, seed: int) -> tuple[Master, list[Task]]:
     """z0 for everybody; the first task of every worker is a probe at z0."""
-    n, z = facts.sites, facts.start.double()
+    n = facts.sites
+    z = facts.start.double()
     if rules.quorum > n:
         raise ValueError(f"quorum={rules.quorum}: expected at most the {n} sites")
     everybody = whole_set(rules, n)
     rows = torch.zeros((n, len(z)), dtype=facts.start.dtype, device=z.device)
     nothing = np.zeros(n)
     master = Master(
-        t=0, z=z, average=z, w=rows, phi=torch.zeros_like(rows),
-        sum_w=torch.zeros_like(z), sum_phi=torch.zeros_like(z), h=0.0,
-        planes=planes.only(everybody.nominal(), nothing), f=nothing.copy(),
-        curvature=np.full(n, np.nan), first=nothing.copy(), slope=nothing.copy(),
+        t=0,
+        z=z,
+        average=z,
+        w=rows,
+        phi=torch.zeros_like(rows),
+        sum_w=torch.zeros_like(z),
+        sum_phi=torch.zeros_like(z),
+        h=0.0,
+        planes=planes.only(everybody.nominal(), nothing),
+        f=nothing.copy(),
+        curvature=np.full(n, np.nan),
+        first=nothing.copy(),
+        slope=nothing.copy(),
         prior=everybody.nominal(),
-        present=np.zeros(n, dtype=bool), last=np.full(n, -1), task=np.full(n, -1),
-        probing=np.zeros(n, dtype=bool), draws=np.zeros(n, dtype=np.int64),
-        upper=nothing.copy(), uncertainty=everybody,
+        present=np.zeros(n, dtype=bool),
+        last=np.full(n, -1),
+        task=np.full(n, -1),
+        probing=np.zeros(n, dtype=bool),
+        draws=np.zeros(n, dtype=np.int64),
+        upper=nothing.copy(),
+        uncertainty=everybody,
         pulls=pull.nothing(n, rows[0], coordinates=rules.coordinate_bound is not None),
-        linear=facts.linear, whole=facts.whole,
-    )  # fmt: skip
+        linear=facts.linear,
+        whole=facts.whole,
+    )
     first = range(n) if facts.present is None else facts.present
     return master, probe_tasks(master, first)
 

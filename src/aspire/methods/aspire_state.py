@@ -155,7 +155,8 @@ def believed(rules: Rules, master: Master) -> Array:
     """L_j; of workers whose gradients are beyond the bound on their pull, the median one."""
     if rules.pull_bound is None:
         return master.curvature
-    here, usual = master.present, master.pulls.length
+    here = master.present
+    usual = master.pulls.length
     lengths = np.where(usual > 0, usual, master.slope)
     far = lengths > rules.pull_bound * median(lengths[here])
     return np.where(far, median(master.curvature[here]), master.curvature)
@@ -266,9 +267,13 @@ def admit(rules: Rules, master: Master, j: int, infos: list[Info]) -> None:
     cap_claims(master, np.array([j]))
     if anybody:
         master.planes = planes.carried_over(
-            master.planes, master.present, master.uncertainty, master.f,
-            simplex=rules.preset.simplex, joined=j,
-        )  # fmt: skip
+            master.planes,
+            master.present,
+            master.uncertainty,
+            master.f,
+            simplex=rules.preset.simplex,
+            joined=j,
+        )
     else:
         master.planes = planes.only(master.prior, master.f)
     raise_kappa(rules, master, j, infos)
@@ -294,9 +299,12 @@ def leave(rules: Rules, master: Master, j: int) -> None:
     if master.n:
         restrict(rules, master)
         master.planes = planes.carried_over(
-            master.planes, master.present, master.uncertainty, master.f,
+            master.planes,
+            master.present,
+            master.uncertainty,
+            master.f,
             simplex=rules.preset.simplex,
-        )  # fmt: skip
+        )
 
 
 def raise_kappa(rules: Rules, master: Master, j: int, infos: list[Info]) -> None:
@@ -311,7 +319,8 @@ def raise_kappa(rules: Rules, master: Master, j: int, infos: list[Info]) -> None
 
 def objection(rules: Rules, master: Master, event: Event) -> str | None:
     """Why an event must be refused, or None. Reads only."""
-    j, n = event.worker, len(master.f)
+    j = event.worker
+    n = len(master.f)
     if not (isinstance(j, int) and 0 <= j < n):
         return f"unknown worker {j!r}: expected 0 to {n - 1}"
     if isinstance(event, Left):

@@ -64,7 +64,9 @@ def step(rules: Rules, master: Master, tasks: list[Task], infos: list[Info]) -> 
     reports = [master.pending[j] for j in members]
     workers = np.array(members, dtype=np.int64)
     rates = rates_of(rules, master, len(workers))
-    w, held, moved = sites.stacked([report.vectors["w"] for report in reports]), None, None
+    w = sites.stacked([report.vectors["w"] for report in reports])
+    held = None
+    moved = None
     if rules.bounded:
         w, held, moved = held_back(rules, master, workers, w, infos)
     lam_before = dual_step(rules, master, reports, rates)
@@ -73,7 +75,8 @@ def step(rules: Rules, master: Master, tasks: list[Task], infos: list[Info]) -> 
     revise_planes(rules, master, lam_before, infos)
     if master.constants["kappa"] != kappa:
         rates = rates_of(rules, master, len(workers))
-    share, pushed = rules.preset.averaging(master.t), push(rules, master, workers)
+    share = rules.preset.averaging(master.t)
+    pushed = push(rules, master, workers)
     v = move(step_of(master, workers, w, rates, rules.preset.limits, share, pushed), held)
     master.last[workers] = master.t
     infos.append(Stepped(master.t, tuple(members)))
@@ -88,7 +91,8 @@ def step(rules: Rules, master: Master, tasks: list[Task], infos: list[Info]) -> 
 
 def dual_step(rules: Rules, master: Master, reports: list[Report], rates: Rates) -> Array:
     """The new losses, then (13) and (14) or their simplex form. Returns the old lam."""
-    limits, A = rules.preset.limits, master.planes
+    limits = rules.preset.limits
+    A = master.planes
     told = [r for r in reports if "loss" in r.scalars]
     if told:
         new = seen(master, np.array([r.scalars["loss"] for r in told]))
@@ -125,10 +129,15 @@ def revise_planes(rules: Rules, master: Master, lam_before: Array, infos: list[I
     worst = master.uncertainty.worst_case(master.f[master.present])
     before = len(master.planes)
     master.planes = planes.ease(
-        master.planes, lam_before, master.f, planes.spread(worst, master.present),
-        most=rules.max_planes, drop=rules.drop, simplex=rules.preset.simplex,
+        master.planes,
+        lam_before,
+        master.f,
+        planes.spread(worst, master.present),
+        most=rules.max_planes,
+        drop=rules.drop,
+        simplex=rules.preset.simplex,
         tolerance=1e-9 * master.constants["level"],
-    )  # fmt: skip
+    )
     if len(master.planes) != before:
         infos.append(Noted(master.t, f"planes {before} -> {len(master.planes)}"))
 
@@ -150,7 +159,9 @@ def held_back(
     rules: Rules, master: Master, workers: NDArray[np.int64], w: Tensor, infos: list[Info]
 ) -> tuple[Tensor, Held | None, NDArray[np.bool_] | None]:
     """The reported rows within the bounds of core.pull, what was done, and whose w_j it moved."""
-    told, most, strong = w, None, [False] * len(workers)
+    told = w
+    most = None
+    strong = [False] * len(workers)
     implied = implied_of(master, workers, w, rules.local_steps)
     if rules.pull_bound is not None:
         bounds = implied_lengths(implied), master.present, rules.pull_bound
@@ -172,7 +183,9 @@ def within_coordinates(
     rules: Rules, master: Master, implied: Implied
 ) -> tuple[Tensor, Tensor | None]:
     """The rows within the bound on every coordinate, and that bound on phi_j once it is known."""
-    pulls, w, workers = master.pulls, implied.told, implied.workers
+    pulls = master.pulls
+    w = implied.told
+    workers = implied.workers
     pull.learn(pulls, workers, torch.cat(list(implied_gradients(implied)), dim=1))
     if master.t % pull.REFRESH == 0 or not len(pulls.common):
         pull.refresh(pulls, master.n)
@@ -197,7 +210,8 @@ def step_tasks(
 
     `start`: the w_j of them all, who then share it and the one v.
     """
-    kappa, pi = master.constants["kappa"], master.planes.pi(workers).tolist()
+    kappa = master.constants["kappa"]
+    pi = master.planes.pi(workers).tolist()
     tasks = []
     for row, j in enumerate(workers.tolist()):
         vectors = {"v": v[row]} if start is None else {"v": v[0], "w": start}
@@ -205,7 +219,8 @@ def step_tasks(
             vectors["w"] = master.w[j].clone()
         rate = worker_rate(rules, master, j, pi[row])
         if rules.bounded:
-            master.pulls.rate[j], master.pulls.kappa[j] = rate, kappa
+            master.pulls.rate[j] = rate
+            master.pulls.kappa[j] = kappa
             master.pulls.weight[j] = max(pi[row], 0.1 * float(master.upper[j]), TINY)
         scalars = {"pi": pi[row], "kappa": kappa, "rate": rate}
         tasks.append(issue(master, j, "step", vectors, scalars))
@@ -227,12 +242,14 @@ def gap(
     """Definition 1 at the present state, with full-data gradients and losses."""
     here = np.flatnonzero(master.present)
     rates = rates_of(rules, master, min(rules.quorum, master.n))
-    limits, pi = rules.preset.limits, master.planes.pi(here)
+    limits = rules.preset.limits
+    pi = master.planes.pi(here)
     f = np.zeros(len(master.f))
     slope_z = master.sum_phi + master.constants["kappa"] * (master.n * master.z - master.sum_w)
     squares = [stationarity.squared_block(master.z, slope_z, rates.eta_z, limits.a1)]
     for row, j in enumerate(int(j) for j in here):
-        w, phi = master.w[j].double(), master.phi[j].double()
+        w = master.w[j].double()
+        phi = master.phi[j].double()
         f[j] = loss(j, master.w[j])
         rate = worker_rate(rules, master, j, float(pi[row]))
         slope = float(pi[row]) * gradient(j, master.w[j]).double() - phi

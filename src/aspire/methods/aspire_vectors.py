@@ -72,9 +72,12 @@ def blocks(rows: int, *vectors: Tensor) -> Iterator[tuple[Tensor, ...]]:
 
 def move(s: Step, held: Held | None) -> Tensor:
     """w_j as reported, (12), (15) and the average, for these workers; returns their v_j."""
-    told, rates, limits = s.told, s.rates, s.limits
+    told = s.told
+    rates = s.rates
+    limits = s.limits
     most = told if held is None or held.most is None else held.most
-    v, rows = torch.empty_like(told), (rows_at(s.w, s.workers), rows_at(s.phi, s.workers))
+    v = torch.empty_like(told)
+    rows = (rows_at(s.w, s.workers), rows_at(s.phi, s.workers))
     for old_w, old_phi, new, top, out, z, average, sum_w, sum_phi in blocks(
         len(told), *rows, told, most, v, s.z, s.average, s.sum_w, s.sum_phi
     ):
@@ -129,16 +132,33 @@ def add_change(total: Tensor, new: Tensor, old: Tensor) -> None:
 
 
 def step_of(
-    master: Master, workers: Indices, w: Tensor, rates: Rates, limits: Limits, share: float,
+    master: Master,
+    workers: Indices,
+    w: Tensor,
+    rates: Rates,
+    limits: Limits,
+    share: float,
     push: Array | None,
-) -> Step:  # fmt: skip
+) -> Step:
     """The master's vectors, with z and the average in memory that nobody else reads."""
     own_vectors(master, w.dtype)
     m = master
     return Step(
-        workers, w, m.w, m.phi, m.z, m.average, m.sum_w, m.sum_phi, m.n, m.constants["kappa"],
-        rates, limits, share, push,
-    )  # fmt: skip
+        workers,
+        w,
+        m.w,
+        m.phi,
+        m.z,
+        m.average,
+        m.sum_w,
+        m.sum_phi,
+        m.n,
+        m.constants["kappa"],
+        rates,
+        limits,
+        share,
+        push,
+    )
 
 
 def own_vectors(master: Master, dtype: torch.dtype) -> None:
@@ -169,13 +189,15 @@ class Implied:
 
 
 def implied_of(master: Master, workers: Indices, told: Tensor, steps: int) -> Implied:
-    m, x = master, master.pulls
+    m = master
+    x = master.pulls
     return Implied(workers, told, m.w, m.phi, m.z, x.kappa, x.rate, x.weight, steps)
 
 
 def implied_gradients(x: Implied) -> Iterator[Tensor]:
     """What these reports say of the gradients, in blocks of columns."""
-    told, rows = x.told, (rows_at(x.w, x.workers), rows_at(x.phi, x.workers))
+    told = x.told
+    rows = (rows_at(x.w, x.workers), rows_at(x.phi, x.workers))
     kappa, rate, weight = (pull.column(n[x.workers], told) for n in (x.kappa, x.rate, x.weight))
     rate = rate * x.steps
     for before, phi, after, z in blocks(len(told), *rows, told, x.z):

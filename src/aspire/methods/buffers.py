@@ -15,7 +15,10 @@ from torch import Tensor
 
 from aspire.types import Buffer, Count
 
-AVERAGE, MEAN, VARIANCE, NEWEST = "average", "mean", "variance", "newest"
+AVERAGE = "average"
+MEAN = "mean"
+VARIANCE = "variance"
+NEWEST = "newest"
 Spans = tuple[tuple[Count, Count], ...]
 
 

@@ -118,15 +118,25 @@ class Rules:
         if facts.present is not None and len(facts.present) < n:
             raise ValueError("the centralised algorithm has all groups on one node: none is absent")
         base = (self.uncertainty or CDNorm(radius=1.0 / n, budget=float(n))).for_sites(n)
-        w, zero = facts.start.double(), np.zeros(n)
+        w = facts.start.double()
+        zero = np.zeros(n)
         master = Master(
-            0, w, w, 0.0, planes.only(base.nominal(), zero), zero.copy(), zero.copy(),
-            zero.copy(), base, torch.zeros_like(facts.start[:0]),
-        )  # fmt: skip
+            0,
+            w,
+            w,
+            0.0,
+            planes.only(base.nominal(), zero),
+            zero.copy(),
+            zero.copy(),
+            zero.copy(),
+            base,
+            torch.zeros_like(facts.start[:0]),
+        )
         return master, self.tasks(master, "probe")
 
     def tasks(self, master: Master, kind: str) -> list[Task]:
-        n, w = len(master.f), master.w.to(master.like.dtype)
+        n = len(master.f)
+        w = master.w.to(master.like.dtype)
         scalars = {"draws": float(master.round)}
         return [Task(j, master.round * n + j, kind, {"w": w}, scalars) for j in range(n)]
 
@@ -144,7 +154,8 @@ class Rules:
             if len(master.answers) < len(master.f):
                 continue
             reports = [master.answers[j] for j in range(len(master.f))]
-            master.answers, master.round = {}, master.round + 1
+            master.answers = {}
+            master.round = master.round + 1
             if master.constants:
                 self.step(master, reports, infos)
             else:
@@ -164,9 +175,7 @@ class Rules:
 
     def scale(self, master: Master) -> Scale:
         upper = master.uncertainty.upper()
-        return Scale(
-            master.f, master.curvature, master.slope, upper, self.max_planes or 50, None
-        )  # fmt: skip
+        return Scale(master.f, master.curvature, master.slope, upper, self.max_planes or 50, None)
 
     def step(self, master: Master, reports: list[Report], infos: list[Info]) -> None:
         """(D.8)-(D.9) at the w that was just evaluated, EASE, then (D.7): the next w.
@@ -190,7 +199,8 @@ class Rules:
 
     def dual_step(self, master: Master, t: int) -> None:
         """h with the old lam, lam with the new h and f(w new), then EASE; all of iteration t."""
-        A, limits = master.planes, self.preset.limits
+        A = master.planes
+        limits = self.preset.limits
         rates = self.preset.central_rates(master.constants, t, len(A))[1]
         F = A.P @ master.f
         if self.preset.simplex:
@@ -205,9 +215,15 @@ class Rules:
             master.constants = self.preset.revised(master.constants, self.scale(master))
             worst = master.uncertainty.worst_case(master.f)
             master.planes = planes.ease(
-                master.planes, A.lam, master.f, worst, most=self.max_planes, drop=self.drop,
-                simplex=self.preset.simplex, tolerance=1e-9 * master.constants["level"],
-            )  # fmt: skip
+                master.planes,
+                A.lam,
+                master.f,
+                worst,
+                most=self.max_planes,
+                drop=self.drop,
+                simplex=self.preset.simplex,
+                tolerance=1e-9 * master.constants["level"],
+            )
 
     def gap(
         self,
@@ -216,7 +232,8 @@ class Rules:
         loss: Callable[[int, Tensor], float],
     ) -> float:
         """Definition D.1 at the present state."""
-        w, A = master.w.to(master.like.dtype), master.planes
+        w = master.w.to(master.like.dtype)
+        A = master.planes
         eta, rates = self.preset.central_rates(master.constants, master.t, len(A))
         everybody = np.arange(len(master.f))
         slope = torch.zeros_like(master.w)
@@ -224,12 +241,14 @@ class Rules:
             slope += float(weight) * gradient(int(j), w).double()
         f = np.array([loss(int(j), w) for j in everybody])
         limits = self.preset.limits
-        return stationarity.total([
-            stationarity.squared_block(master.w, slope, eta, limits.a1),
-            stationarity.dual_blocks(
-                A.lam, A.P @ f, master.h, rates, limits, simplex=self.preset.simplex
-            ),
-        ])  # fmt: skip
+        return stationarity.total(
+            [
+                stationarity.squared_block(master.w, slope, eta, limits.a1),
+                stationarity.dual_blocks(
+                    A.lam, A.P @ f, master.h, rates, limits, simplex=self.preset.simplex
+                ),
+            ]
+        )
 
 
 def objection(master: Master, event: Event, kinds: Mapping[str, Kind]) -> str | None:

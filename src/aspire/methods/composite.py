@@ -111,7 +111,8 @@ def step(master: Master, reports: list[Report], a: float) -> None:
     exponentials can leave the range of what they estimate, u half of what the last known losses
     say, or T V/u the longest of the gradients: then the past is forgotten as well.
     """
-    T, pull = master.constants["temperature"], state.restricted(master.prior, master.present)
+    T = master.constants["temperature"]
+    pull = state.restricted(master.prior, master.present)
     carrying = pull.nonzero()[0]
     shift(master, reports, T, carrying)
     pull[carrying] *= above(master.f[carrying], master.c, T)
@@ -120,7 +121,9 @@ def step(master: Master, reports: list[Report], a: float) -> None:
     if not (u >= 0.5 * known and T * length(V) <= u * longest(master, reports)):
         u, V = estimate(master, reports, T, 0.0)
     master.weights = pull / known
-    master.u, master.V, master.before = u, V, master.w
+    master.u = u
+    master.V = V
+    master.before = master.w
     master.w = master.w.sub(V, alpha=master.constants["rate"] * T / u)
 
 
@@ -143,7 +146,8 @@ def shift(master: Master, reports: list[Report], T: float, carrying: Indices) ->
     c = max(*known, master.c - SLACK * T) if started else max(known)
     if started and c != master.c:
         factor = math.exp((master.c - c) / T)
-        master.u, master.V = master.u * factor, master.V * factor
+        master.u = master.u * factor
+        master.V = master.V * factor
     master.c = c
 
 
@@ -154,7 +158,8 @@ def estimate(master: Master, reports: list[Report], T: float, keep: float) -> tu
     with k_i = s_i exp((f_i - c)/T) and w' the w before.
     """
     k = kernels(master, reports, T, ("", "_before") if keep else ("",))
-    u, rows = float(k[0].sum()), [r.vectors["g"] for r in reports]
+    u = float(k[0].sum())
+    rows = [r.vectors["g"] for r in reports]
     if keep:
         k[1] *= -keep
         u += keep * master.u + float(k[1].sum())

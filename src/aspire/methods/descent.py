@@ -65,7 +65,9 @@ def drawn(tasks: Sequence[Task]) -> list[int]:
 
 def descend(tasks: Sequence[Task], locals_: Sequence[Local], steps: int) -> list[Tensor]:
     """The rows after each of `steps` steps w_j <- w_j - rate grad f_j(w_j), on fresh batches."""
-    w, draws, path = points(tasks), drawn(tasks), []
+    w = points(tasks)
+    draws = drawn(tasks)
+    path = []
     (rate,) = columns(tasks, ("rate",), w)
     for k in range(steps):
         w = w - rate * sites.gradients(locals_, w, [n + k for n in draws])
@@ -94,7 +96,8 @@ def gradient_rows(tasks: Sequence[Task], locals_: Sequence[Local]) -> list[Repor
 
 def weighted(weights: Sequence[float] | Array, rows: Sequence[Tensor]) -> Tensor:
     """sum_r weights_r rows_r / sum_r weights_r in float64; zero where all weights are."""
-    share, found = torch.as_tensor(weights, dtype=torch.float64), torch.stack(list(rows)).double()
+    share = torch.as_tensor(weights, dtype=torch.float64)
+    found = torch.stack(list(rows)).double()
     total = float(share.sum())
     return (share / total if total > 0 else share).to(found.device) @ found
 

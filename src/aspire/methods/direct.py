@@ -352,7 +352,8 @@ def init(rules: Rules, facts: Facts, seed: int) -> tuple[Master, list[Task]]:
         raise ValueError(f"quorum={rules.quorum}: expected at most the {n} sites")
     if rules.own is not None and rules.own.gradients is None:
         raise ValueError("reference='own-best' without own_gradients: expected a number of them")
-    everybody, z = whole_set(rules, n), facts.start.clone()
+    everybody = whole_set(rules, n)
+    z = facts.start.clone()
     behind = sum(buffer.size for buffer in facts.buffers)
     layout = buffers.layout_of(len(z) - behind, facts.buffers)
     moments = optimisers.moments_of(z[: layout.parameters], facts.tensors)
@@ -484,7 +485,9 @@ def start(rules: Rules, master: Master, tasks: list[Task], infos: list[Info]) ->
 
 def gather(rules: Rules, master: Master, report: Report) -> None:
     """Add (pi_j / s_j) clip(g_j) to the step, whose mean over steps is sum_j pi_j grad f_j."""
-    g, j, p = report.vectors["g"], report.worker, master.layout.parameters
+    g = report.vectors["g"]
+    j = report.worker
+    p = master.layout.parameters
     weight = float(master.pi[j]) * inverse_share(master, j)
     scale = 1.0 if rules.clip is None else clipped(rules, master, j, length_of(g[:p]))
     whole = g.numel() == p
@@ -540,7 +543,8 @@ def measure_shares(master: Master, members: list[int], reports: int) -> None:
 
 def step(rules: Rules, master: Master, tasks: list[Task], infos: list[Info]) -> None:
     """t -> t + 1: z along the gathered gradients, then the planes' multipliers."""
-    reports, p = len(master.members), master.layout.parameters
+    reports = len(master.members)
+    p = master.layout.parameters
     members = sorted(set(master.members))
     here = [j for j in members if master.present[j]]
     optimisers.step(master, rules.optimizer, rules.schedule, master.gathered[:p], reports)
@@ -565,7 +569,8 @@ def step(rules: Rules, master: Master, tasks: list[Task], infos: list[Info]) -> 
 
 def hear(rules: Rules, master: Master, infos: list[Info]) -> None:
     """(13)-(14) with h minimised out, for all reports since the last step; (17)-(20) every n."""
-    A, f = master.planes, regret(master)
+    A = master.planes
+    f = regret(master)
     reports = master.reports - master.stepped
     level = max(usual(np.abs(master.f[master.present])), 1e-3 * master.first)
     c1 = REGULAR * level / math.sqrt(master.t + 1)
@@ -581,7 +586,8 @@ def hear(rules: Rules, master: Master, infos: list[Info]) -> None:
 def revise_planes(
     rules: Rules, master: Master, lam_before: Any, level: float, infos: list[Info]
 ) -> None:
-    f, before = regret(master), len(master.planes)
+    f = regret(master)
+    before = len(master.planes)
     worst = planes.spread(master.uncertainty.worst_case(f[master.present]), master.present)
     master.planes = planes.ease(
         master.planes,

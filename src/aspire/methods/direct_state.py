@@ -288,7 +288,8 @@ def leave(rules: Rules, master: Master, j: int) -> None:
 
 def objection(rules: Rules, master: Master, event: Event) -> str | None:
     """Why an event must be refused, or None. Reads only."""
-    j, n = event.worker, len(master.f)
+    j = event.worker
+    n = len(master.f)
     if not (isinstance(j, int) and 0 <= j < n):
         return f"unknown worker {j!r}: expected 0 to {n - 1}"
     task, kind = master.hands.get(j, (-1, ""))

@@ -8,7 +8,9 @@ from aspire.problem import batches
 from aspire.types import Array, Indices
 
 # Purposes of our streams (see aspire.problem.batches); 16 and up, so that they meet no other.
-WEIGHTED, EVEN, STEP = 16, 17, 18
+WEIGHTED = 16
+EVEN = 17
+STEP = 18
 
 
 def weighted(

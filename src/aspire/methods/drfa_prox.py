@@ -121,7 +121,8 @@ class Rules:
         return master, state.probes(master, facts)
 
     def constants(self, master: Master) -> dict[str, float]:
-        f0, mu = arguments.first_loss(master), self.regularisation
+        f0 = arguments.first_loss(master)
+        mu = self.regularisation
         return {
             "rate": arguments.first_rate(master, self.rate),
             "rate_weights": self.rate_weights or 0.05 / (self.local_steps * f0),
@@ -149,7 +150,8 @@ class Rules:
         w_s = {"w": state.model(master, mean(master, reports, "w_s"))}
         m = self.sampled or int(master.present.sum())
         others = draws.even(master.seed, master.t, state.free(master), m)
-        before, master.snapshot = master.snapshot, int(master.draws.sum())
+        before = master.snapshot
+        master.snapshot = int(master.draws.sum())
         n = len(master.f)
         drawn = {"drawn": master.snapshot / n, "drawn_before": before / n}
         return Ask("snapshot", others, w_s, drawn)
@@ -159,7 +161,8 @@ class Rules:
 
         v_j = (n/m) f_j for the m who answered, else 0; f_j is the last known where none was due.
         """
-        here, step = master.present, self.local_steps * master.constants["rate_weights"]
+        here = master.present
+        step = self.local_steps * master.constants["rate_weights"]
         v = np.zeros(len(master.f))
         told = [report.worker for report in reports]
         v[told] = master.f[told] * int(here.sum()) / len(told)

@@ -74,7 +74,8 @@ class Rules:
 
     def ask(self, master: Master) -> Ask:
         """All workers at a checkpoint, else a few drawn by q."""
-        q, workers = state.restricted(master.prior, master.present), state.free(master)
+        q = state.restricted(master.prior, master.present)
+        workers = state.free(master)
         root = math.ceil(math.sqrt(len(workers)))
         if master.t % (self.period or root) == 0 or composite.stale(master):
             carrying = workers[q[workers] > 0]

@@ -84,7 +84,8 @@ class Rules:
 
     def close(self, master: State, reports: list[Report]) -> Ask | None:
         """w <- w - e_w sum_j p_j grad f_j(w);  p <- project_P(p + e_p f(w)), both at the old."""
-        here, constants = master.present, master.constants
+        here = master.present
+        constants = master.constants
         slope = weighted_gradient(master.weights, reports)
         master.w = master.w - constants["rate"] * slope
         raised = master.weights[here] + constants["rate_weights"] * master.f[here]

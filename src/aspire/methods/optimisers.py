@@ -163,7 +163,8 @@ def metric(master: Holder, make: Make, schedule: Schedule | None) -> Tensor:
 def step_sizes(optimizer: Optimizer, group: dict[str, Any]) -> Tensor:
     """Of a group with one tensor."""
     x = group["params"][0]
-    state, rate = optimizer.state[x], torch.as_tensor(group["lr"], dtype=x.dtype, device=x.device)
+    state = optimizer.state[x]
+    rate = torch.as_tensor(group["lr"], dtype=x.dtype, device=x.device)
     if isinstance(optimizer, FlooredAdamW):
         return rate / optimizer.root(state, group["betas"][1])
     if "exp_avg_sq" not in state:

@@ -83,9 +83,16 @@ def balanced(y: Array, low: Array, high: Array, shrink: Array) -> Array:
         clipped: Array = np.minimum(np.maximum(small, low), high)
         return clipped
 
-    knots = np.unique(np.concatenate([
-        y - shrink - high, y - shrink, y + shrink, y + shrink - low,
-    ]))  # fmt: skip
+    knots = np.unique(
+        np.concatenate(
+            [
+                y - shrink - high,
+                y - shrink,
+                y + shrink,
+                y + shrink - low,
+            ]
+        )
+    )
     left, right = 0, len(knots) - 1  # d >= 0 at the first knot, d <= 0 at the last
     while right - left > 1:
         middle = (left + right) // 2
@@ -93,7 +100,9 @@ def balanced(y: Array, low: Array, high: Array, shrink: Array) -> Array:
             left = middle
         else:
             right = middle
-    before, after = d(knots[left]), d(knots[right])
-    a, b = float(before.sum()), float(after.sum())
+    before = d(knots[left])
+    after = d(knots[right])
+    a = float(before.sum())
+    b = float(after.sum())
     share = a / (a - b) if a > b else 0.0
     return before * (1.0 - share) + after * share

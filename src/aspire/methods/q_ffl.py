@@ -96,7 +96,9 @@ class Rules:
         D_k = (w - w_k)/eta. All F are divided by their largest, which cancels, so that no power
         overflows or vanishes.
         """
-        eta, q, F = master.constants["rate"], self.q, np.maximum(master.f, FLOOR)
+        eta = master.constants["rate"]
+        q = self.q
+        F = np.maximum(master.f, FLOOR)
         told = F[[r.worker for r in reports]]
         ratio = told / told.max()
         sent = state.model(master, master.w).double()

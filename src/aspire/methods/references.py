@@ -61,7 +61,8 @@ def checked(reference: Any) -> Reference | None:
 
 
 def number(which: str, value: Any) -> float:
-    name, expected = f"reference[{which}]", f"a number of at least {-LARGEST:g}"
+    name = f"reference[{which}]"
+    expected = f"a number of at least {-LARGEST:g}"
     found = real_number(name, value, expected, least=-LARGEST)
     if found > LARGEST:
         raise ValueError(f"{name}={shown(value)}: expected a number of at most {LARGEST:g}")
@@ -155,12 +156,14 @@ def alone(own: Own, task: Task, local: Local, first: float) -> tuple[float, int]
 
     It starts from the z that was handed out, where the loss is `first`.
     """
-    w, draw = task.vectors["w"].clone(), int(task.scalars["draws"])
+    w = task.vectors["w"].clone()
+    draw = int(task.scalars["draws"])
     p = sites.parameters(local, w)
     moments = optimisers.moments_of(w[:p], sites.tensors(local, w))
     live = optimisers.opened(own.optimizer, None, w, moments)
     every = max(1, own.batches // LOOKS)
-    best, looks = first, 0
+    best = first
+    looks = 0
     for k in range(own.batches):
         found = sites.gradients([local], w.unsqueeze(0), [draw + k])[0]
         optimisers.along(live, found[:p])

@@ -73,16 +73,27 @@ class State:
 
 def fields(facts: Facts, seed: int, prior: Array, quorum: int | None = None) -> dict[str, Any]:
     """The fields of a fresh State: w at the start, nobody here yet."""
-    n, w = facts.sites, facts.start.double()
+    n = facts.sites
+    w = facts.start.double()
     if quorum is not None and quorum > n:
         raise ValueError(f"quorum={quorum}: expected at most the {n} sites")
     nobody = np.zeros(n, dtype=bool)
     masks = {name: nobody.copy() for name in ("present", "arrived", "asked", "took")}
     zeros = {name: np.zeros(n) for name in ("f", "curvature", "counts")}
-    return {
-        "t": 0, "seed": seed, "w": w, "average": w, "like": torch.zeros_like(facts.start[:0]),
-        "prior": prior, "weights": prior.copy(), "draws": np.zeros(n, dtype=np.int64),
-    } | masks | zeros  # fmt: skip
+    return (
+        {
+            "t": 0,
+            "seed": seed,
+            "w": w,
+            "average": w,
+            "like": torch.zeros_like(facts.start[:0]),
+            "prior": prior,
+            "weights": prior.copy(),
+            "draws": np.zeros(n, dtype=np.int64),
+        }
+        | masks
+        | zeros
+    )
 
 
 def probes(master: State, facts: Facts) -> list[Task]:
@@ -167,7 +178,8 @@ def restricted(prior: Array, present: Mask) -> Array:
 
 def objection(master: State, event: Event, kinds: Mapping[str, Kind]) -> str | None:
     """Why an event must be refused, or None. Reads only."""
-    j, n = event.worker, len(master.f)
+    j = event.worker
+    n = len(master.f)
     if not (isinstance(j, int) and 0 <= j < n):
         return f"unknown worker {j!r}: expected 0 to {n - 1}"
     if not isinstance(event, Report):

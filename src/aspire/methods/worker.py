@@ -63,7 +63,8 @@ def probes(tasks: Sequence[Task], locals_: Sequence[Local], power: int) -> list[
     """
     found = []
     for task, local in zip(tasks, locals_, strict=True):
-        loss, samples = local.loss(task.vectors["w"]), float(local.loss_samples)
+        loss = local.loss(task.vectors["w"])
+        samples = float(local.loss_samples)
         found.append({"loss": loss, "gradients": 0.0, "samples": samples})
     if power:
         w = torch.stack([task.vectors["w"] for task in tasks])
@@ -126,7 +127,8 @@ def along(before: Tensor, after: Tensor, gradient: Tensor, again: Tensor) -> tup
     """d . d and d . (again - gradient) in float64, as many columns at a time as a cache holds."""
     parts = []
     for cut in zip(*(x.split(COLUMNS) for x in (before, after, gradient, again)), strict=True):
-        step, turn = (cut[1] - cut[0]).double(), (cut[3] - cut[2]).double()
+        step = (cut[1] - cut[0]).double()
+        turn = (cut[3] - cut[2]).double()
         parts.append(torch.stack([step.square().sum(), turn @ step]))
     length, turned = torch.stack(parts).sum(0).tolist()
     return length, turned

@@ -89,7 +89,8 @@ def many_keys(
     purpose: int,
 ) -> tuple[Words, Words]:
     """`keys` of many streams at once; in 32 bits, which wrap by themselves."""
-    early, weyl = np.uint32(_seed_state(seed, purpose)), np.uint32(_WEYL)
+    early = np.uint32(_seed_state(seed, purpose))
+    weyl = np.uint32(_WEYL)
     state: Any = early
     with np.errstate(over="ignore"):
         for word in (workers, numbers, numbers >> 32, purpose):

@@ -107,7 +107,8 @@ def norms(module: nn.Module, names: Sequence[str]) -> list[tuple[int, int, float
     found = []
     for name, part in module.named_modules():
         stem = f"{name}." if name else ""
-        mean, variance = f"{stem}running_mean", f"{stem}running_var"
+        mean = f"{stem}running_mean"
+        variance = f"{stem}running_var"
         momentum = getattr(part, "momentum", None)
         if isinstance(part, _NormBase) and mean in number and momentum:
             found.append((number[mean], number[variance], float(momentum)))

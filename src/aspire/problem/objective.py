@@ -94,7 +94,8 @@ class Flat:
         buffers  those that change; None: as in w, or as at the start. Training changes them.
         """
         module = self.training if training else self.evaluating
-        views, seats = self.split(w), self.places[module]
+        views = self.split(w)
+        seats = self.places[module]
         for name in self.convolutions if self.channels_last else ():
             # a copy has these strides even where there is one channel
             views[name] = views[name].clone(memory_format=torch.channels_last)
@@ -126,7 +127,8 @@ class Flat:
 
     def module(self, w: Tensor) -> nn.Module:
         """The user's module with w in it: its modes, devices and what it freezes as they were."""
-        module, views = copy.deepcopy(self.training), self.split(w.detach())
+        module = copy.deepcopy(self.training)
+        views = self.split(w.detach())
         if self.changing.names:
             views |= dict(zip(self.changing.names, self.buffers_in(w), strict=True))
         for name, x in _tensors(module):

@@ -249,5 +249,6 @@ def _fine(pool: Pool, objective: Objective) -> bool:
         return False
     if not objective.stack.classes:
         return bool(torch.isfinite(pool.targets.sum()))
-    low, high = int(pool.targets.min()), int(pool.targets.max())
+    low = int(pool.targets.min())
+    high = int(pool.targets.max())
     return low >= 0 and high < objective.stack.layers[-1].outputs

@@ -84,7 +84,8 @@ class Samples:
     """One part of a site: a pair of tensors, or a map-style Dataset of (input, target)."""
 
     def __init__(self, part: Any, device: str, where: str) -> None:
-        self.device, self.where = device, where
+        self.device = device
+        self.where = where
         self.pair: tuple[Tensor, Tensor] | None = None
         self.columns: list[str] | None = None  # names, where the inputs came with some
         self.notes: tuple[str, ...] = ()  # how they were converted

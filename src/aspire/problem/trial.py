@@ -68,7 +68,8 @@ class Trial:
 
     def _find(self, part: Samples) -> tuple[Fit, list[str], int | None]:
         """The least conversion with which these samples train, in words, and how many classes."""
-        given, flat = part.take(spread(part.size, FEW)), self.objective.flat
+        given = part.take(spread(part.size, FEW))
+        flat = self.objective.flat
         before = generators(flat.start.device)
         said: ValueError | None = None
         seen: set[Any] = set()
@@ -179,7 +180,8 @@ def _advice(objective: Objective, targets: Any, error: Failed) -> str:
 
 def check_output(objective: Objective, part: Samples, output: Any, targets: Any) -> None:
     """What the two named losses would take silently for something else."""
-    loss, where = objective.loss, part.where
+    loss = objective.loss
+    where = part.where
     if loss not in LOSSES.values():
         return
     name = next(name for name, known in LOSSES.items() if known is loss)

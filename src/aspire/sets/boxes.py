@@ -40,10 +40,12 @@ class Box(UncertaintySet):
     high: ArrayLike
 
     def __init__(self, lower: ArrayLike, upper: ArrayLike) -> None:
-        low, high = checks.numbers("lower", lower), checks.numbers("upper", upper)
+        low = checks.numbers("lower", lower)
+        high = checks.numbers("upper", upper)
         center = checks.prior_for(None, lower=low, upper=high)
         if center is not None:
-            low, high = low + np.zeros(center.size), high + np.zeros(center.size)
+            low = low + np.zeros(center.size)
+            high = high + np.zeros(center.size)
         if np.any(np.asarray(low) > high):
             pair = f"{checks.short(low)} and {checks.short(high)}"
             raise ValueError(f"lower must be <= upper in every entry, got {pair}")
@@ -58,7 +60,8 @@ class Box(UncertaintySet):
         return np.shape(self.low)[0] if np.ndim(self.low) else None
 
     def _bounds(self) -> tuple[Vec, Vec]:
-        low, high = np.asarray(self.low, np.float64), np.asarray(self.high, np.float64)
+        low = np.asarray(self.low, np.float64)
+        high = np.asarray(self.high, np.float64)
         return low, np.minimum(high, 1.0)
 
     def nominal(self) -> Vec:

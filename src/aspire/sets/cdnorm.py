@@ -35,7 +35,8 @@ def largest_raises(r: Vec, room: Vec, budget: float) -> Vec:
 
     k = last_prefix(fits, r.size, r.size)
     m, cost = without_own(k)
-    next_r, next_room = np.append(r, np.inf)[k], np.append(room, 0.0)[k]
+    next_r = np.append(r, np.inf)[k]
+    next_room = np.append(room, 0.0)[k]
     rest = np.minimum(r - m, (budget - m / r - cost) / (1 / r + 1 / next_r))
     m += np.clip(rest, 0.0, next_room)
     return np.maximum(m, 0.0)

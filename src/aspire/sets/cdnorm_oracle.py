@@ -59,7 +59,8 @@ def _equal_radii(f: Vec, room: Vec, r: float, budget: float) -> Vec:
     nu, _ = threshold(f, up + room, float(room.sum()))
     d = np.where(f > nu, r, np.where(f < nu, -room, 0.0))
     ties = f == nu
-    rest, side = -d.sum(), up[ties] if d.sum() < 0 else room[ties]
+    rest = -d.sum()
+    side = up[ties] if d.sum() < 0 else room[ties]
     if side.any():
         d[ties] = rest * (side / side.sum())
     return d
@@ -100,7 +101,8 @@ def _fill(s: _Sites, nu: float) -> _Fill:
     side = np.where(up, s.r, -s.room)
     theta, share = threshold(rate, np.abs(side) / s.r, s.budget)
     if theta <= 0:
-        theta, share = 0.0, 0.0
+        theta = 0.0
+        share = 0.0
     d = np.where(rate > theta, side, 0.0)
     ties = rate == theta
     d[ties] = share * side[ties]
@@ -123,7 +125,8 @@ def _unequal_radii(f: Vec, room: Vec, r: Vec, budget: float) -> Vec:
 
 def _bracket(s: _Sites) -> tuple[_Fill, _Fill]:
     """Two fills with D >= 0 >= D; for many sites close to what a sample of them says."""
-    least, most = float(s.f.min()), float(s.f.max())
+    least = float(s.f.min())
+    most = float(s.f.max())
     if s.f.size <= SAMPLE_ABOVE:
         return _fill(s, least), _fill(s, most)
     some = s.take(slice(None, None, s.f.size // SAMPLE))
@@ -132,10 +135,12 @@ def _bracket(s: _Sites) -> tuple[_Fill, _Fill]:
     step = max(3 * float(some.f.std()) / SAMPLE**0.5, 1e-3 * (most - least))
     low = high = _fill(s, (low.nu + high.nu) / 2)
     while low.total < 0 and low.nu > least:
-        high, low = low, _fill(s, max(least, low.nu - step))
+        high = low
+        low = _fill(s, max(least, low.nu - step))
         step *= 4
     while high.total > 0 and high.nu < most:
-        low, high = high, _fill(s, min(most, high.nu + step))
+        low = high
+        high = _fill(s, min(most, high.nu + step))
         step *= 4
     return low, high
 
@@ -170,9 +175,11 @@ def _decide(s: _Sites, d: Vec, low: _Fill, high: _Fill) -> tuple[_Sites, _Fill, 
     reach = float(s.r.max()) * (high.nu - low.nu)
     most = (min(low.theta, high.theta) + reach) * (1 + 1e-12)
     least = (max(low.theta, high.theta) - reach) * (1 - 1e-12)
-    below, above = s.r * (high.nu - s.f), s.r * (s.f - low.nu)
+    below = s.r * (high.nu - s.f)
+    above = s.r * (s.f - low.nu)
     width = s.r * (high.nu - low.nu)
-    up, down = above - width > most, below - width > most
+    up = above - width > most
+    down = below - width > most
     keep = np.flatnonzero(~(up | down) & (np.maximum(below, above) >= least))
     if keep.size > 0.7 * s.f.size:
         return s, low, high

@@ -46,7 +46,8 @@ def short(value: Any) -> str:
     if value.size <= 6:
         return "[" + ", ".join(f"{x:g}" for x in value.ravel()) + "]"
     shape = " x ".join(map(str, value.shape))
-    low, high = value.min(), value.max()
+    low = value.min()
+    high = value.max()
     return (
         f"<{shape} values of {low:g}>" if low == high else f"<{shape} values, {low:g} to {high:g}>"
     )
@@ -147,11 +148,13 @@ def present_index(present: Any, size: int | None) -> tuple[Index, int]:
     if given.dtype.kind == "b":
         if size is not None and given.size != size:
             raise ValueError(f"present must have {size} entries as a mask, got {given.size}")
-        index, n = np.flatnonzero(given), given.size
+        index = np.flatnonzero(given)
+        n = given.size
     else:
         if size is None:
             raise ValueError("present must be a mask while the number of sites is not known")
-        index, n = given.astype(np.intp), size
+        index = given.astype(np.intp)
+        n = size
     if index.size == 0 or index.min() < 0 or index.max() >= n or np.unique(index).size < index.size:
         raise ValueError(f"present must name at least one of {n} sites, each once, got {present!r}")
     return index, n

@@ -16,7 +16,8 @@ def diagonal_argmax(f: Vec, q: Vec, v: Vec, radius: float) -> Vec:
     Before that: if the nearest point of the face of the largest losses is within reach, it wins.
     sum p = sum q throughout (less than 1 where other sites are pinned).
     """
-    radius, v = radius * float(np.sqrt(v.max())), v / v.max()
+    radius = radius * float(np.sqrt(v.max()))
+    v = v / v.max()
     top = f == f.max()
     face = np.where(top, q + v * (q[~top].sum() / v[top].sum()), 0.0)
     if ((face - q) ** 2 / v).sum() <= radius**2:
@@ -62,7 +63,8 @@ def _last_piece(g: Vec, q: Vec, v: Vec, radius: float) -> float:
     """
     mean = v @ g / v.sum()
     theta = radius / float(np.sqrt(v @ (g - mean) ** 2))
-    low, high = 0.0, np.inf
+    low = 0.0
+    high = np.inf
     for _ in range(200):
         piece = _at(g, q, v, theta)
         miss = radius**2 - piece.distance
@@ -71,7 +73,8 @@ def _last_piece(g: Vec, q: Vec, v: Vec, radius: float) -> float:
         low, high = (theta, high) if miss > 0 else (low, theta)
         square = theta**2 + miss / piece.slope if piece.slope > 0 else -1.0
         inside = low**2 < square < min(high, 8 * theta) ** 2
-        last, theta = theta, float(np.sqrt(square)) if inside else min((low + high) / 2, 8 * theta)
+        last = theta
+        theta = float(np.sqrt(square)) if inside else min((low + high) / 2, 8 * theta)
         if theta == last or not low < theta < high:
             break
     return theta
@@ -109,7 +112,9 @@ def _largest_raises(q: Vec, v: Vec, radius: float) -> Vec:
 
     a, b, s = parts(last_prefix(fits, q.size, q.size))
     # (a + lam s)^2 / v + b + lam^2 s = radius^2, the stable form of its positive root
-    two, one, zero = s * s / v + s, 2 * a * s / v, a * a / v + b - radius**2
+    two = s * s / v + s
+    one = 2 * a * s / v
+    zero = a * a / v + b - radius**2
     below = one + np.sqrt(np.maximum(one * one - 4 * two * zero, 0.0))
     lam = np.divide(2 * np.maximum(-zero, 0.0), below, out=np.zeros_like(a), where=below > 0)
     return np.asarray(a + lam * s)

@@ -44,7 +44,8 @@ def _kl_root(q: Vec, g: Vec, radius: float) -> Vec:
     """The t with KL(t) = radius: Newton for log KL in log t, kept inside a bracket."""
     mean = q @ g
     s = 0.5 * float(np.log(2 * radius / (q @ (g - mean) ** 2)))
-    low, high = -np.inf, np.inf
+    low = -np.inf
+    high = np.inf
     p = q
     for _ in range(200):
         p, kl, slope = _tilted(q, g, float(np.exp(s)))
@@ -101,7 +102,8 @@ class KL(UncertaintySet):
         for _ in range(100):
             middle = (low + high) / 2
             ok = _binary_kl(base, middle) <= self.radius
-            low, high = np.where(ok, middle, low), np.where(ok, high, middle)
+            low = np.where(ok, middle, low)
+            high = np.where(ok, high, middle)
         full = self.radius >= -np.log(base)
         q[on] = np.where(full, 1.0, base + (low if self.radius else 0.0))
         return q

@@ -63,7 +63,8 @@ class Ellipsoid(UncertaintySet):
         return type(self)(self.radius, self.covariance, checks.uniform(n))
 
     def _argmax(self, f: Vec) -> Vec:
-        q, sigma = self.nominal(), np.asarray(self.covariance)
+        q = self.nominal()
+        sigma = np.asarray(self.covariance)
         if self.radius == 0 or not sigma.any():
             return q
         if sigma.ndim == 2:
@@ -76,7 +77,8 @@ class Ellipsoid(UncertaintySet):
 
     def _inside(self, p: Vec, tol: float) -> bool:
         """Coordinates along the axes of the ellipsoid, each forgiven tol."""
-        sigma, y = np.asarray(self.covariance), p - self.nominal()
+        sigma = np.asarray(self.covariance)
+        y = p - self.nominal()
         variance = sigma
         if sigma.ndim == 2:
             variance, axes = conic.axes(sigma)
@@ -89,7 +91,8 @@ class Ellipsoid(UncertaintySet):
         )
 
     def _upper(self) -> Vec:
-        q, sigma = self.nominal(), np.asarray(self.covariance)
+        q = self.nominal()
+        sigma = np.asarray(self.covariance)
         if self.radius == 0 or not sigma.any():
             return q
         if sigma.ndim == 2:

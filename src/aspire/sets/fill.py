@@ -40,7 +40,8 @@ def threshold(score: Vec, weight: Vec, amount: float) -> tuple[float, float]:
 def _narrow(score: Vec, weight: Vec, above: float, amount: float) -> tuple[Vec, Vec, float]:
     """Keep the scores between two quantiles of a sample that should enclose the threshold."""
     step = score.size // 1024
-    sample, heavy = score[::step], weight[::step]
+    sample = score[::step]
+    heavy = weight[::step]
     order = np.argsort(sample)[::-1]
     running = np.cumsum(heavy[order])
     # The target is a share of the weight; four standard errors either side of it in the sample.
@@ -48,7 +49,8 @@ def _narrow(score: Vec, weight: Vec, above: float, amount: float) -> tuple[Vec, 
     margin = 4 * float(np.sqrt(heavy @ heavy) / 2)
     ends = np.searchsorted(running, [target - margin, target + margin])
     high, low = sample[order[np.minimum(ends, sample.size - 1)]]
-    over, under = score > high, score < low
+    over = score > high
+    under = score < low
     top = above + float(weight[over].sum())
     if top > amount:
         return score[over], weight[over], above
@@ -72,9 +74,11 @@ def fill(score: Vec, room: Vec, amount: float) -> Vec:
 
 def last_prefix(fits: Callable[[Index], np.ndarray], n: int, sites: int) -> Index:
     """Per site the largest k in 0..n with fits(k), for a test that holds at 0 and then fails."""
-    low, high = np.zeros(sites, dtype=np.intp), np.full(sites, n, dtype=np.intp)
+    low = np.zeros(sites, dtype=np.intp)
+    high = np.full(sites, n, dtype=np.intp)
     while (low < high).any():
         middle = (low + high + 1) // 2
         ok = fits(middle)
-        low, high = np.where(ok, middle, low), np.where(ok, high, middle - 1)
+        low = np.where(ok, middle, low)
+        high = np.where(ok, high, middle - 1)
     return low

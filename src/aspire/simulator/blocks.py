@@ -50,10 +50,12 @@ def rules_of(method: Method) -> Rules:
 
 def fits(simulation: Simulation) -> bool:
     """Whether blocks can do all of it: aspire as it comes, everybody present, stacks of layers."""
-    method, sites = simulation.method, simulation.problem.sites
+    method = simulation.method
+    sites = simulation.problem.sites
     if method.name != "aspire" or not simulation.problem.batched or simulation.evaluate.exact:
         return False
-    rules, first = rules_of(method), sites[0]
+    rules = rules_of(method)
+    first = sites[0]
     if not served(rules, simulation.problem):
         return False
     plain = (rules.staleness, rules.local_steps) == (None, 1) and rules.quorum <= MOST_ROWS
@@ -81,7 +83,8 @@ def served(rules: Rules, problem: Problem) -> bool:
 
 def on_card(problem: Problem) -> bool:
     """Whether the kernels for CUDA can serve this model."""
-    start, stack = problem.flat.start, problem.sites[0].objective.stack
+    start = problem.flat.start
+    stack = problem.sites[0].objective.stack
     if start.device.type != "cuda" or start.dtype != torch.float32 or find_spec("triton") is None:
         return False
     if stack is None or not (stack.classes and stack.relu_only):
@@ -126,7 +129,8 @@ def run(
 
 def answer_probes(simulation: Simulation) -> None:
     """The probes of all sites that wait for one, many rows at a time."""
-    desk, sites = simulation.desk, simulation.problem.sites
+    desk = simulation.desk
+    sites = simulation.problem.sites
     power = rules_of(simulation.method).preset.power
     tasks = [desk.hands[j] for j in desk.waiting if desk.hands[j].kind == "probe"]
     for first in range(0, len(tasks), 256):
@@ -148,7 +152,10 @@ class Engine:
         last: int,
         every: int,
     ) -> None:
-        self.simulation, self.on_note, self.last, self.every = simulation, on_note, last, every
+        self.simulation = simulation
+        self.on_note = on_note
+        self.last = last
+        self.every = every
         self.master = m = simulation.master
         self.rules = rules_of(simulation.method)
         self.n, self.quorum = m.n, min(self.rules.quorum, m.n)
@@ -166,7 +173,8 @@ class Engine:
             self.rows: Any = Card(self.rules, m, simulation.problem, flight, self.quorum)
         else:
             self.look = max(1, min(LOOK, REPORTS // self.quorum))
-            draws, threads = self.clock.number + 1, simulation.evaluate.threads
+            draws = self.clock.number + 1
+            threads = simulation.evaluate.threads
             self.rows = Compiled(
                 self.rules, m, simulation.problem, flight, self.quorum, draws, threads
             )
@@ -181,8 +189,10 @@ class Engine:
 
         The desk is empty then: with many sites its vectors are a large part of the memory.
         """
-        s, m = self.simulation, self.master
-        due, desk = np.zeros(self.n), s.desk
+        s = self.simulation
+        m = self.master
+        due = np.zeros(self.n)
+        desk = s.desk
         for time, _, j, task in s.heap:
             if desk.holds(j, task):
                 due[j] = time
@@ -211,15 +221,18 @@ class Engine:
 
     def leave(self) -> None:
         """Tasks and results as the simulator holds them."""
-        s, order = self.simulation, self.clock
+        s = self.simulation
+        order = self.clock
         flight = self.rows.flight
         s.heap = [(float(order.due[j]), REPORT, j, int(order.task[j])) for j in range(self.n)]
         heapq.heapify(s.heap)
         s.started = {j: int(order.number[j]) + 1 for j in range(self.n)}
         checked, told = self._due(np.arange(self.n), order.number)
-        rows, held = flight.w.clone(), self.master.w.clone()
+        rows = flight.w.clone()
+        held = self.master.w.clone()
         for j, site in enumerate(s.problem.sites):
-            before, after = held[j], rows[j]
+            before = held[j]
+            after = rows[j]
             if flight.own is not None and site.lie is not None:
                 before, after = flight.own.clone()
             said = {"gradients": 1.0}
@@ -229,7 +242,8 @@ class Engine:
             if told[j]:
                 said["loss"] = float(flight.loss[j])
                 said["samples"] += float(self.loss_samples[j])
-            task, w = int(order.task[j]), rows[j]
+            task = int(order.task[j])
+            w = rows[j]
             s.desk.hands[j] = Task(j, task, "step", {}, {"draws": float(order.number[j] + 1)})
             s.desk.known[j] = (after, Report(j, task, {"w": w}, said))
             s.desk.workers[j] = before
@@ -245,8 +259,11 @@ class Engine:
     def settle(self) -> None:
         """The master as it is now."""
         self.rows.fetch()
-        m, order = self.master, self.clock
-        m.task, m.draws, m.next_id = order.task.copy(), order.number + 1, order.next_id
+        m = self.master
+        order = self.clock
+        m.task = order.task.copy()
+        m.draws = order.number + 1
+        m.next_id = order.next_id
         self.simulation.time = order.time
         for j, count in self.rows.put_back().items():
             self.on_note(Noted(m.t, f"pulled too hard, put back {count} times: worker {j}"))
@@ -275,7 +292,8 @@ class Engine:
             self.ahead = lambda: laid_out
 
     def _next(self) -> tuple[Block, Plan]:
-        ahead, self.ahead = self.ahead, None
+        ahead = self.ahead
+        self.ahead = None
         return self._lay_out(self.master.t) if ahead is None else ahead()
 
     def _stop(self, t: int) -> int:
@@ -290,9 +308,11 @@ class Engine:
         return block, Plan(block.workers, block.numbers + 1, checks, losses)
 
     def _launch(self, block: Block, plan: Plan) -> None:
-        m, start = self.master, self.master.t
+        m = self.master
+        start = self.master.t
         self.rows.load(plan)
-        k, rebuild = self.rules.preset.every(self.n), max(1000, 10 * self.n)
+        k = self.rules.preset.every(self.n)
+        rebuild = max(1000, 10 * self.n)
         while m.t < start + len(block):
             first = m.t - start
             revised = min(m.t + k - m.t % k, m.t + rebuild - m.t % rebuild, start + len(block))
@@ -312,7 +332,8 @@ class Engine:
 
     def _numbers(self, count: int) -> np.ndarray:
         """c1, rho1, c2 and the share of the newest z, of the next steps."""
-        m, preset = self.master, self.rules.preset
+        m = self.master
+        preset = self.rules.preset
         t = np.arange(m.t, m.t + count)
         rates = preset.rates(m.constants, t, len(m.planes), self.n, self.quorum)  # type: ignore[arg-type]
         shares = [preset.averaging(int(at)) for at in t]
@@ -348,7 +369,8 @@ class Engine:
         """What was absorbed in the block that ended: its cost, and the log, as it arrived."""
         if self.ended is None:
             return
-        (block, digests), self.ended = self.ended, None
+        (block, digests) = self.ended
+        self.ended = None
         s = self.simulation
         checks, losses = self._due(block.arrived, block.answered)
         gradients = 1 + checks

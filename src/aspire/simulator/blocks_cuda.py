@@ -50,17 +50,25 @@ class Shape:
 
     def constants(self) -> dict[str, Any]:
         return {
-            "D": self.widths, "W": self.weights, "V": self.biases, "A": self.features,
-            "PAD": self.padded, "RELU": self.relu, "L": len(self.relu), "B": self.tile,
+            "D": self.widths,
+            "W": self.weights,
+            "V": self.biases,
+            "A": self.features,
+            "PAD": self.padded,
+            "RELU": self.relu,
+            "L": len(self.relu),
+            "B": self.tile,
             "ROOM": self.room,
-        }  # fmt: skip
+        }
 
 
 def shaped(stack: Any, batch: int) -> Shape:
     widths = (stack.layers[0].inputs, *(layer.outputs for layer in stack.layers))
     padded = tuple(max(16, 1 << (d - 1).bit_length()) for d in widths)
     tile = min(64, max(16, 1 << (batch - 1).bit_length()))
-    weights, biases, at = [], [], 0
+    weights = []
+    biases = []
+    at = 0
     for layer in stack.layers:
         weights.append(at)
         at += layer.inputs * layer.outputs
@@ -81,9 +89,12 @@ class Card:
         self, rules: Rules, master: Master, problem: Problem, flight: Flight, quorum: int
     ) -> None:
         assert isinstance(rules.preset, Auto)
-        self.rules, self.master, self.flight = rules, master, flight
+        self.rules = rules
+        self.master = master
+        self.flight = flight
         self.settle, self.stride = (master.constants[name] for name in ("settle", "stride"))
-        self.S, (self.n, self.p) = quorum, master.w.shape
+        self.S = quorum
+        (self.n, self.p) = master.w.shape
         self.device = master.w.device
         self.tile = max(16, 1 << (quorum - 1).bit_length())  # rows that a master's kernel takes
         for name in ("z", "average", "sum_w", "sum_phi"):
@@ -121,7 +132,8 @@ class Card:
         assert first.pool is not None and first.objective.stack is not None  # noqa: PT018
         self.batch, self.seed = first.batch_samples, batches._seed_state(first.seed, batches.BATCH)
         self.shape = shaped(first.objective.stack, self.batch)
-        self.inputs, self.targets = first.pool.inputs.flatten(1), first.pool.targets
+        self.inputs = first.pool.inputs.flatten(1)
+        self.targets = first.pool.targets
         self.starts = self._put([site.start for site in problem.sites])
         self.sizes = self._put([site.train.size for site in problem.sites])
         judged = [
@@ -136,7 +148,9 @@ class Card:
 
     def _numbers(self) -> None:
         """All small float64 numbers in one buffer, so that one copy fetches them."""
-        m, n, M = self.master, self.n, PLANES
+        m = self.master
+        n = self.n
+        M = PLANES
         sizes = [n, n, n, n, M, M, M, 1]
         self.small = self._new(sum(sizes))
         parts = self.small.split(sizes)
@@ -168,7 +182,8 @@ class Card:
 
     def load(self, plan: Plan) -> None:
         """The plan through pinned memory, which two blocks share in turn."""
-        steps, self.turn = len(plan.workers), 1 - self.turn
+        steps = len(plan.workers)
+        self.turn = 1 - self.turn
         table = self._staged(0, steps, 4, self.slots.shape[2])
         for place, part in enumerate((plan.workers, plan.draws, plan.checks, plan.losses)):
             table[:, place, : self.S] = torch.from_numpy(part)
@@ -178,7 +193,8 @@ class Card:
 
     def _staged(self, kind: int, *shape: int) -> Tensor:
         """Memory for this block's copies; that of the block before the last is free again."""
-        size, name = math.prod(shape), (kind, self.turn)
+        size = math.prod(shape)
+        name = (kind, self.turn)
         if name not in self.pinned or self.pinned[name].numel() < size:
             new = torch.zeros(size, dtype=torch.int64)
             self.pinned[name] = new if self.side is None else new.pin_memory()
@@ -208,10 +224,13 @@ class Card:
         return {}
 
     def fetch(self) -> None:
-        m, n = self.master, self.n
+        m = self.master
+        n = self.n
         small = self.small.cpu().numpy().copy()
-        m.f, self.flight.loss = small[:n], small[n : 2 * n]
-        m.curvature, self.flight.curvature = small[2 * n : 3 * n], small[3 * n : 4 * n]
+        m.f = small[:n]
+        self.flight.loss = small[n : 2 * n]
+        m.curvature = small[2 * n : 3 * n]
+        self.flight.curvature = small[3 * n : 4 * n]
         lam, before, F = small[4 * n : -1].reshape(3, -1)[:, : len(m.planes)].copy()
         m.planes, self.lam_before, m.h = Planes(m.planes.P, lam, F), before, float(small[-1])
 
@@ -249,7 +268,8 @@ class Card:
 
     def _replay(self, first: int, count: int, parts: tuple[Callable[[int], None], ...]) -> None:
         """Fill the slots, run the steps, keep their digests; the first time as they come."""
-        span, slots = slice(first, first + count), slice(0, count)
+        span = slice(first, first + count)
+        slots = slice(0, count)
         self.slots[slots].copy_(self.plan[span])
         self.tuned[slots].copy_(self.numbers[span])
         self.found[slots].copy_(self.digested[span])
@@ -298,17 +318,47 @@ class Card:
 
     def _hand(self, i: int) -> None:
         """The tasks of Q with their results, then the losses, which the next master step needs."""
-        m, slot = self.master, self.slots[i]
+        m = self.master
+        slot = self.slots[i]
         kernels_step.hand[(self.S,)](
-            self.flight.w, m.w, m.phi, self.g, m.z, self.P, self.lam, self.planes, self.prior,
-            self.curvature, self.revealed, self.pis, self.rates, slot[WORKERS], slot[DRAWS],
-            self.fixed, self.n, self.p, M=PLANES, B=1024, num_warps=8,
-        )  # fmt: skip
+            self.flight.w,
+            m.w,
+            m.phi,
+            self.g,
+            m.z,
+            self.P,
+            self.lam,
+            self.planes,
+            self.prior,
+            self.curvature,
+            self.revealed,
+            self.pis,
+            self.rates,
+            slot[WORKERS],
+            slot[DRAWS],
+            self.fixed,
+            self.n,
+            self.p,
+            M=PLANES,
+            B=1024,
+            num_warps=8,
+        )
         self._gradients(self.flight.w, self.again, i, slot[CHECKS])
         kernels_step.check[(self.S,)](
-            self.flight.w, m.w, self.g, self.again, self.revealed, self.pis, self.rates,
-            slot[WORKERS], slot[CHECKS], self.fixed, self.p, B=1024, num_warps=8,
-        )  # fmt: skip
+            self.flight.w,
+            m.w,
+            self.g,
+            self.again,
+            self.revealed,
+            self.pis,
+            self.rates,
+            slot[WORKERS],
+            slot[CHECKS],
+            self.fixed,
+            self.p,
+            B=1024,
+            num_warps=8,
+        )
         self._side_after_main()
         with torch.cuda.stream(self.side):
             self._losses(i)
@@ -324,36 +374,100 @@ class Card:
     def _gradients(self, rows: Tensor, found: Tensor, i: int, flags: Tensor) -> None:
         slot = self.slots[i]
         kernels.gradients[(self.S,)](
-            rows, found, slot[WORKERS], slot[DRAWS], flags, self.inputs, self.targets,
-            self.starts, self.sizes, self.scratch, self.fixed, self.seed, self.p, self.batch,
-            **self.shape.constants(), **kernels.TUNED,
-        )  # fmt: skip
+            rows,
+            found,
+            slot[WORKERS],
+            slot[DRAWS],
+            flags,
+            self.inputs,
+            self.targets,
+            self.starts,
+            self.sizes,
+            self.scratch,
+            self.fixed,
+            self.seed,
+            self.p,
+            self.batch,
+            **self.shape.constants(),
+            **kernels.TUNED,
+        )
 
     def _losses(self, i: int) -> None:
         slot = self.slots[i]
         kernels.losses[(self.S, self.split)](
-            self.flight.w, self.parts, slot[WORKERS], slot[LOSSES], self.inputs, self.targets,
-            self.judged, self.firsts, self.counts, self.loss_scratch, self.p, SPLIT=self.split,
-            **self.shape.constants(), **kernels.TUNED,
-        )  # fmt: skip
+            self.flight.w,
+            self.parts,
+            slot[WORKERS],
+            slot[LOSSES],
+            self.inputs,
+            self.targets,
+            self.judged,
+            self.firsts,
+            self.counts,
+            self.loss_scratch,
+            self.p,
+            SPLIT=self.split,
+            **self.shape.constants(),
+            **kernels.TUNED,
+        )
         kernels.mean_losses[(self.S,)](
-            self.flight.w, self.parts, self.told, slot[WORKERS], slot[LOSSES], self.counts,
-            self.fixed, self.p, SPLIT=self.split, B=1024,
-        )  # fmt: skip
+            self.flight.w,
+            self.parts,
+            self.told,
+            slot[WORKERS],
+            slot[LOSSES],
+            self.counts,
+            self.fixed,
+            self.p,
+            SPLIT=self.split,
+            B=1024,
+        )
 
     def _dual(self, i: int) -> None:
         kernels_step.dual[(1,)](
-            self.f, self.told, self.curvature, self.least, self.revealed, self.P, self.lam,
+            self.f,
+            self.told,
+            self.curvature,
+            self.least,
+            self.revealed,
+            self.P,
+            self.lam,
             self.before,
-            self.F, self.height, self.planes, self.slots[i, WORKERS], self.tuned[i],
-            self.found[i], self.multipliers, self.fixed, self.n, self.S, M=PLANES,
-            R=min(256, self.tile), num_warps=16 if self.tile > 64 else 8,
-        )  # fmt: skip
+            self.F,
+            self.height,
+            self.planes,
+            self.slots[i, WORKERS],
+            self.tuned[i],
+            self.found[i],
+            self.multipliers,
+            self.fixed,
+            self.n,
+            self.S,
+            M=PLANES,
+            R=min(256, self.tile),
+            num_warps=16 if self.tile > 64 else 8,
+        )
 
     def _vectors(self, i: int) -> None:
-        m, columns = self.master, 16 if self.S > 64 else 32
+        m = self.master
+        columns = 16 if self.S > 64 else 32
         kernels_step.absorb[(-(-self.p // columns),)](
-            self.flight.w, m.w, m.phi, m.z, m.average, m.sum_w, m.sum_phi, self.found[i],
-            self.multipliers, self.slots[i, WORKERS], self.tuned[i], self.fixed, self.n, self.p,
-            self.S, R=min(128, self.tile), B=columns, num_warps=8,
-        )  # fmt: skip
+            self.flight.w,
+            m.w,
+            m.phi,
+            m.z,
+            m.average,
+            m.sum_w,
+            m.sum_phi,
+            self.found[i],
+            self.multipliers,
+            self.slots[i, WORKERS],
+            self.tuned[i],
+            self.fixed,
+            self.n,
+            self.p,
+            self.S,
+            R=min(128, self.tile),
+            B=columns,
+            num_warps=8,
+        )

@@ -37,17 +37,29 @@ class Compiled:
     """The state of a run in memory that stays; `fetch` brings what the host decides on."""
 
     def __init__(
-        self, rules: Rules, master: Master, problem: Problem, flight: Flight, quorum: int,
-        draws: Integers, threads: int,
-    ) -> None:  # fmt: skip
+        self,
+        rules: Rules,
+        master: Master,
+        problem: Problem,
+        flight: Flight,
+        quorum: int,
+        draws: Integers,
+        threads: int,
+    ) -> None:
         """`draws`: the batches of the tasks in flight."""
         assert isinstance(rules.preset, Auto)
         self.rules, self.master, self.helpers, n = rules, master, threads - 1, len(draws)
-        self.functions, self.w = native.library(flight.w.dtype), flight.w
+        self.functions = native.library(flight.w.dtype)
+        self.w = flight.w
         self.numbers_of = {name: np.zeros(n) for name in SITE}
         values = (
-            master.f, flight.loss, master.curvature, flight.curvature, master.prior, master.first
-        )  # fmt: skip
+            master.f,
+            flight.loss,
+            master.curvature,
+            flight.curvature,
+            master.prior,
+            master.first,
+        )
         for name, value in zip(SITE, values, strict=False):
             self.numbers_of[name][:] = value
         self.tasks = {name: np.zeros(n, dtype=np.int64) for name in TASK}
@@ -59,11 +71,18 @@ class Compiled:
         self.lam_before = master.planes.lam
         self.planes["height"][:] = master.h
         self.run = native.Run(
-            self._problem(problem), n, quorum, settle=master.constants["settle"],
-            stride=master.constants["stride"], momentum=rules.preset.momentum,
-            overshoot=OVERSHOOT, steeper=rises_above(master.constants), ease_off=EASE_OFF,
-            usual=float(np.median(master.first)), most_loss=master.most_loss,
-        )  # fmt: skip
+            self._problem(problem),
+            n,
+            quorum,
+            settle=master.constants["settle"],
+            stride=master.constants["stride"],
+            momentum=rules.preset.momentum,
+            overshoot=OVERSHOOT,
+            steeper=rises_above(master.constants),
+            ease_off=EASE_OFF,
+            usual=float(np.median(master.first)),
+            most_loss=master.most_loss,
+        )
         for name in ("z", "average"):
             setattr(master, name, getattr(master, name).clone())
         if rules.bounded:
@@ -78,7 +97,8 @@ class Compiled:
 
     def _problem(self, problem: Problem) -> native.Problem:
         first = problem.sites[0]
-        stack, pool = first.objective.stack, first.pool
+        stack = first.objective.stack
+        pool = first.pool
         assert stack is not None
         assert pool is not None
         pairs = [site.judged.pair or () for site in problem.sites]
@@ -91,48 +111,71 @@ class Compiled:
         )
         p = self.w.shape[1]
         arrays = (
-            pool.inputs.flatten(1).contiguous().numpy(), pool.targets.contiguous().numpy(),
-            starts, sizes, *tables, np.array([len(x) for x in targets]),
+            pool.inputs.flatten(1).contiguous().numpy(),
+            pool.targets.contiguous().numpy(),
+            starts,
+            sizes,
+            *tables,
+            np.array([len(x) for x in targets]),
             digest.multipliers(p).numpy(),
-        )  # fmt: skip
+        )
         self.kept = judged, arrays
         seed = batches._seed_state(first.seed, batches.BATCH)
         return native.Problem(
-            len(stack.layers), first.batch_samples, p, *native.shapes(stack.layers),
-            first.objective.weight_decay, 0.0, seed, *map(at, arrays),
-        )  # fmt: skip
+            len(stack.layers),
+            first.batch_samples,
+            p,
+            *native.shapes(stack.layers),
+            first.objective.weight_decay,
+            0.0,
+            seed,
+            *map(at, arrays),
+        )
 
     def _bounds(self) -> native.Bounds:
         """`core.pull` on the master's own memory."""
-        rules, m, n = self.rules, self.master, len(self.master.f)
-        pulls, p = m.pulls, self.w.shape[1]
+        rules = self.rules
+        m = self.master
+        n = len(self.master.f)
+        pulls = m.pulls
+        p = self.w.shape[1]
         self.common = self.w.new_zeros(p) if not len(pulls.common) else pulls.common.clone()
         self.implied, self.backs = self.w.new_zeros(p), np.zeros((3, n), dtype=np.int64)
         return native.Bounds(
-            rules.pull_bound or 0.0, rules.coordinate_bound or 0.0, pull.FRESH,
-            m.t, len(pulls.rows), pull.MEMORY, pull.REFRESH, int(len(pulls.common) > 0),
+            rules.pull_bound or 0.0,
+            rules.coordinate_bound or 0.0,
+            pull.FRESH,
+            m.t,
+            len(pulls.rows),
+            pull.MEMORY,
+            pull.REFRESH,
+            int(len(pulls.common) > 0),
             *map(at, (m.upper, pulls.length, pulls.weight, pulls.seat, pulls.seen)),
             *(x.data_ptr() for x in (pulls.rows, self.common, self.implied)),
             *map(at, self.backs),
-        )  # fmt: skip
+        )
 
     def _believe(self, problem: Problem, flight: Flight) -> None:
         """What the sites make of what they find."""
-        lies, run = [site.lie or Lie() for site in problem.sites], self.run
+        lies = [site.lie or Lie() for site in problem.sites]
+        run = self.run
         self.factors = np.array([(lie.loss, lie.gradient) for lie in lies]).T.copy()
         run.loud, run.turn = map(at, self.factors)
         false = [j for j, lie in enumerate(lies) if lie.about_model]
-        run.liar, self.own = false[0] if false else -1, flight.own
+        run.liar = false[0] if false else -1
+        self.own = flight.own
         if self.own is not None:
             run.start, run.own = (row.data_ptr() for row in self.own)
-            run.model, self.plus = lies[run.liar].model, lies[run.liar].plus
+            run.model = lies[run.liar].model
+            self.plus = lies[run.liar].plus
             run.plus = None if self.plus is None else self.plus.data_ptr()
 
     def put_back(self) -> dict[int, int]:
         """Whom the bound on the pull put back to z since this was asked, and how often."""
         if not self.rules.bounded:
             return {}
-        counts, self.backs[2] = self.backs[2].copy(), 0
+        counts = self.backs[2].copy()
+        self.backs[2] = 0
         return {int(j): int(counts[j]) for j in np.flatnonzero(counts)}
 
     def _bind(self) -> None:
@@ -170,7 +213,8 @@ class Compiled:
         return lambda: found
 
     def fetch(self) -> None:
-        m, L = self.master, len(self.master.planes)
+        m = self.master
+        L = len(self.master.planes)
         m.f, m.curvature = self.numbers_of["f"].copy(), self.numbers_of["curvature"].copy()
         lam, self.lam_before, F = (self.planes[name][:L].copy() for name in PLANE)
         m.planes, m.h = Planes(m.planes.P, lam, F), float(self.planes["height"][0])
@@ -178,12 +222,18 @@ class Compiled:
             m.pulls.common = self.common
 
     def put_planes(self) -> None:
-        A, L = self.master.planes, len(self.master.planes)
-        self.planes["P"][:L], self.planes["lam"][:L], self.planes["F"][:L] = A.P, A.lam, A.F
-        m, run = self.master, self.run
+        A = self.master.planes
+        L = len(self.master.planes)
+        self.planes["P"][:L] = A.P
+        self.planes["lam"][:L] = A.lam
+        self.planes["F"][:L] = A.F
+        m = self.master
+        run = self.run
         rates = self.rules.preset.rates(m.constants, m.t, L, run.n, run.quorum)
-        run.planes, run.kappa = L, m.constants["kappa"]
-        run.eta, run.rho2 = rates.eta_z, rates.rho2
+        run.planes = L
+        run.kappa = m.constants["kappa"]
+        run.eta = rates.eta_z
+        run.rho2 = rates.rho2
 
     def rebuild(self) -> None:
         rebuild_sums(self.master)

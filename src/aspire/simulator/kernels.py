@@ -46,46 +46,87 @@ def _samples(seed, worker, draw, size, first, count: tl.constexpr):
 
 @triton.jit
 def _product(
-    a, am, ak, b, bk, bn, m, k, n,
-    M: tl.constexpr, K: tl.constexpr, N: tl.constexpr, C: tl.constexpr, HOW: tl.constexpr,
-):  # fmt: skip
+    a,
+    am,
+    ak,
+    b,
+    bk,
+    bn,
+    m,
+    k,
+    n,
+    M: tl.constexpr,
+    K: tl.constexpr,
+    N: tl.constexpr,
+    C: tl.constexpr,
+    HOW: tl.constexpr,
+):
     """(m, k) times (k, n) from memory, in tiles of C along k; beyond the edges are zeros."""
-    row, column, part = tl.arange(0, M), tl.arange(0, N), tl.arange(0, C)
+    row = tl.arange(0, M)
+    column = tl.arange(0, N)
+    part = tl.arange(0, C)
     total = tl.zeros((M, N), dtype=tl.float32)
     for start in range(0, K, C):
         at = start + part
         left = tl.load(
             a + row[:, None] * am + at[None, :] * ak,
-            mask=(row[:, None] < m) & (at[None, :] < k), other=0.0,
-        )  # fmt: skip
+            mask=(row[:, None] < m) & (at[None, :] < k),
+            other=0.0,
+        )
         right = tl.load(
             b + at[:, None] * bk + column[None, :] * bn,
-            mask=(at[:, None] < k) & (column[None, :] < n), other=0.0,
-        )  # fmt: skip
+            mask=(at[:, None] < k) & (column[None, :] < n),
+            other=0.0,
+        )
         total = tl.dot(left, right, total, input_precision=HOW)
     return total
 
 
 @triton.jit
 def _forward(
-    w, h, samples, inputs, live, D: tl.constexpr, W: tl.constexpr, V: tl.constexpr,
-    A: tl.constexpr, PAD: tl.constexpr, RELU: tl.constexpr, L: tl.constexpr, B: tl.constexpr,
-    C: tl.constexpr, HOW: tl.constexpr,
-):  # fmt: skip
+    w,
+    h,
+    samples,
+    inputs,
+    live,
+    D: tl.constexpr,
+    W: tl.constexpr,
+    V: tl.constexpr,
+    A: tl.constexpr,
+    PAD: tl.constexpr,
+    RELU: tl.constexpr,
+    L: tl.constexpr,
+    B: tl.constexpr,
+    C: tl.constexpr,
+    HOW: tl.constexpr,
+):
     """The features of B samples before each layer into h (layer l at A[l]); the outputs (B, d)."""
     sample = tl.arange(0, B)
     column = tl.arange(0, PAD[0])
     x = tl.load(
         inputs + samples[:, None] * D[0] + column[None, :],
-        mask=live[:, None] & (column[None, :] < D[0]), other=0.0,
-    )  # fmt: skip
+        mask=live[:, None] & (column[None, :] < D[0]),
+        other=0.0,
+    )
     tl.store(h + sample[:, None] * PAD[0] + column[None, :], x)
     for l in tl.static_range(L):
         tl.debug_barrier()
         x = _product(
-            h + A[l], PAD[l], 1, w + W[l], 1, D[l], B, D[l], D[l + 1],
-            B, PAD[l], PAD[l + 1], C, HOW,
-        )  # fmt: skip
+            h + A[l],
+            PAD[l],
+            1,
+            w + W[l],
+            1,
+            D[l],
+            B,
+            D[l],
+            D[l + 1],
+            B,
+            PAD[l],
+            PAD[l + 1],
+            C,
+            HOW,
+        )
         column = tl.arange(0, PAD[l + 1])
         if V[l] >= 0:
             x += tl.load(w + V[l] + column, mask=column < D[l + 1], other=0.0)[None, :]
@@ -101,11 +142,32 @@ def _forward(
 
 @triton.jit
 def gradients(
-    rows, found, workers, draws, flags, inputs, targets, starts, sizes, scratch,
-    fixed, seed, p, batch, D: tl.constexpr, W: tl.constexpr, V: tl.constexpr, A: tl.constexpr,
-    PAD: tl.constexpr, RELU: tl.constexpr, L: tl.constexpr, B: tl.constexpr, ROOM: tl.constexpr,
-    C: tl.constexpr, HOW: tl.constexpr,
-):  # fmt: skip
+    rows,
+    found,
+    workers,
+    draws,
+    flags,
+    inputs,
+    targets,
+    starts,
+    sizes,
+    scratch,
+    fixed,
+    seed,
+    p,
+    batch,
+    D: tl.constexpr,
+    W: tl.constexpr,
+    V: tl.constexpr,
+    A: tl.constexpr,
+    PAD: tl.constexpr,
+    RELU: tl.constexpr,
+    L: tl.constexpr,
+    B: tl.constexpr,
+    ROOM: tl.constexpr,
+    C: tl.constexpr,
+    HOW: tl.constexpr,
+):
     """found[k] = gradient of site workers[k] at rows[workers[k]] on batch draws[k]."""
     k = tl.program_id(0)
     if tl.load(flags + k) == 0:
@@ -114,8 +176,11 @@ def gradients(
     draw = tl.load(draws + k)
     size = tl.load(sizes + j)
     start = tl.load(starts + j)
-    w, g, h = rows + j * p, found + k * p, scratch + k.to(tl.int64) * ROOM
-    sample, decay = tl.arange(0, B), tl.load(fixed + DECAY).to(tl.float32)
+    w = rows + j * p
+    g = found + k * p
+    h = scratch + k.to(tl.int64) * ROOM
+    sample = tl.arange(0, B)
+    decay = tl.load(fixed + DECAY).to(tl.float32)
     for first in range(0, batch, B):
         live = first + sample < batch
         samples = start + _samples(seed, j, draw, size, first, B)
@@ -135,9 +200,21 @@ def gradients(
             tl.store(s + sample[:, None] * PAD[l + 1] + column[None, :], slope)
             tl.debug_barrier()
             change = _product(
-                s, 1, PAD[l + 1], h + A[l], PAD[l], 1, D[l + 1], B, D[l],
-                PAD[l + 1], B, PAD[l], C, HOW,
-            )  # fmt: skip
+                s,
+                1,
+                PAD[l + 1],
+                h + A[l],
+                PAD[l],
+                1,
+                D[l + 1],
+                B,
+                D[l],
+                PAD[l + 1],
+                B,
+                PAD[l],
+                C,
+                HOW,
+            )
             inner = tl.arange(0, PAD[l])
             at = W[l] + column[:, None] * D[l] + inner[None, :]
             inside = (column[:, None] < D[l + 1]) & (inner[None, :] < D[l])
@@ -152,27 +229,60 @@ def gradients(
                 tl.store(g + V[l] + column, tl.sum(slope, 0) + old, mask=column < D[l + 1])
             if l > 0:
                 slope = _product(
-                    s, PAD[l + 1], 1, w + W[l], D[l], 1, B, D[l + 1], D[l],
-                    B, PAD[l + 1], PAD[l], C, HOW,
-                )  # fmt: skip
+                    s,
+                    PAD[l + 1],
+                    1,
+                    w + W[l],
+                    D[l],
+                    1,
+                    B,
+                    D[l + 1],
+                    D[l],
+                    B,
+                    PAD[l + 1],
+                    PAD[l],
+                    C,
+                    HOW,
+                )
         tl.debug_barrier()
 
 
 @triton.jit
 def losses(
-    rows, parts, workers, flags, inputs, targets, judged, firsts, counts, scratch, p,
-    D: tl.constexpr, W: tl.constexpr, V: tl.constexpr, A: tl.constexpr, PAD: tl.constexpr,
-    RELU: tl.constexpr, L: tl.constexpr, B: tl.constexpr, ROOM: tl.constexpr, SPLIT: tl.constexpr,
-    C: tl.constexpr, HOW: tl.constexpr,
-):  # fmt: skip
+    rows,
+    parts,
+    workers,
+    flags,
+    inputs,
+    targets,
+    judged,
+    firsts,
+    counts,
+    scratch,
+    p,
+    D: tl.constexpr,
+    W: tl.constexpr,
+    V: tl.constexpr,
+    A: tl.constexpr,
+    PAD: tl.constexpr,
+    RELU: tl.constexpr,
+    L: tl.constexpr,
+    B: tl.constexpr,
+    ROOM: tl.constexpr,
+    SPLIT: tl.constexpr,
+    C: tl.constexpr,
+    HOW: tl.constexpr,
+):
     """parts[k, s] = sum of the cross-entropies over every SPLIT-th tile of site workers[k]."""
-    k, s = tl.program_id(0), tl.program_id(1)
+    k = tl.program_id(0)
+    s = tl.program_id(1)
     if tl.load(flags + k) == 0:
         return
     j = tl.load(workers + k)
     count = tl.load(counts + j)
     start = tl.load(firsts + j)
-    w, h = rows + j * p, scratch + (k.to(tl.int64) * SPLIT + s) * ROOM
+    w = rows + j * p
+    h = scratch + (k.to(tl.int64) * SPLIT + s) * ROOM
     total = tl.zeros((B,), dtype=tl.float64)
     column = tl.arange(0, PAD[L])
     for first in range(s * B, count, SPLIT * B):

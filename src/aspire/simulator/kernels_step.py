@@ -7,7 +7,8 @@ import triton.language as tl
 
 # Where the numbers of all steps lie: float arguments would arrive as float32.
 KAPPA, ETA_Z, RHO2, SETTLE, DECAY, MOST, STEEPER, EASE_OFF = (tl.constexpr(i) for i in range(8))
-STRIDE, MOST_LOSS = tl.constexpr(8), tl.constexpr(9)
+STRIDE = tl.constexpr(8)
+MOST_LOSS = tl.constexpr(9)
 LARGE = tl.constexpr(1e6)  # as in core/equations.py
 LARGEST = tl.constexpr(1e12)  # as in protocol.py
 
@@ -16,13 +17,30 @@ LARGEST = tl.constexpr(1e12)  # as in protocol.py
 
 @triton.jit
 def absorb(
-    r, w, phi, z, average, sum_w, sum_phi, digests, multipliers, workers, numbers, fixed,
-    n, p, S, R: tl.constexpr, B: tl.constexpr,
-):  # fmt: skip
+    r,
+    w,
+    phi,
+    z,
+    average,
+    sum_w,
+    sum_phi,
+    digests,
+    multipliers,
+    workers,
+    numbers,
+    fixed,
+    n,
+    p,
+    S,
+    R: tl.constexpr,
+    B: tl.constexpr,
+):
     """(12) and (15) for B columns: sums, z and its average, phi_j and w_j of Q, digests of w_j."""
     at = tl.program_id(0) * B + tl.arange(0, B)
-    row, inside = tl.arange(0, R), at < p
-    kappa, eta = tl.load(fixed + KAPPA), tl.load(fixed + ETA_Z)
+    row = tl.arange(0, R)
+    inside = at < p
+    kappa = tl.load(fixed + KAPPA)
+    eta = tl.load(fixed + ETA_Z)
     rho2 = tl.load(fixed + RHO2).to(tl.float32)
     c2 = tl.load(numbers + 2).to(tl.float32)
     share = tl.load(numbers + 3)
@@ -47,7 +65,8 @@ def absorb(
     tl.store(z + at, new_z, mask=inside)
     mean = tl.load(average + at, mask=inside, other=0.0)
     tl.store(average + at, tl.where(share >= 1, new_z, mean + share * (new_z - mean)), mask=inside)
-    short, change = new_z.to(tl.float32), tl.zeros((B,), dtype=tl.float64)
+    short = new_z.to(tl.float32)
+    change = tl.zeros((B,), dtype=tl.float64)
     for first in range(0, S, R):
         k = first + row
         j = tl.load(workers + k, mask=k < S, other=0)
@@ -82,9 +101,27 @@ def _kth(values, n, k, B: tl.constexpr):
 
 @triton.jit
 def dual(
-    f, told, curvature, least, revealed, P, lam, before, F, height, planes, workers, numbers,
-    digests, multipliers, fixed, n, S, M: tl.constexpr, R: tl.constexpr,
-):  # fmt: skip
+    f,
+    told,
+    curvature,
+    least,
+    revealed,
+    P,
+    lam,
+    before,
+    F,
+    height,
+    planes,
+    workers,
+    numbers,
+    digests,
+    multipliers,
+    fixed,
+    n,
+    S,
+    M: tl.constexpr,
+    R: tl.constexpr,
+):
     """The losses of Q, F = P f, (14) on the simplex, and the curvatures that checks revealed."""
     c1 = tl.load(numbers)
     rho1 = tl.load(numbers + 1)
@@ -146,9 +183,27 @@ def dual(
 
 @triton.jit
 def hand(
-    r, w, phi, g, z, P, lam, planes, prior, curvature, revealed, pis, rates, workers, draws,
-    fixed, n, p, M: tl.constexpr, B: tl.constexpr,
-):  # fmt: skip
+    r,
+    w,
+    phi,
+    g,
+    z,
+    P,
+    lam,
+    planes,
+    prior,
+    curvature,
+    revealed,
+    pis,
+    rates,
+    workers,
+    draws,
+    fixed,
+    n,
+    p,
+    M: tl.constexpr,
+    B: tl.constexpr,
+):
     """pi_j and a_w of the tasks of Q, then (11): r_j = w_j - a_w (pi_j g_j + kappa w_j - v_j)."""
     k = tl.program_id(0)
     j = tl.load(workers + k)
@@ -163,7 +218,9 @@ def hand(
     tl.store(pis + k, pi)
     tl.store(rates + k, rate)
     tl.store(revealed + j, -1.0)
-    pi, rate, pull = pi.to(tl.float32), rate.to(tl.float32), kappa.to(tl.float32)
+    pi = pi.to(tl.float32)
+    rate = rate.to(tl.float32)
+    pull = kappa.to(tl.float32)
     for first in range(0, p, B):
         at = first + tl.arange(0, B)
         inside = at < p

@@ -116,11 +116,17 @@ def train_over(grid: Grid, file: Path, config: Mapping[str, Any]) -> Run:
         )
     else:
         run = train_on(
-            engine, job, None, out=given["out"] or None, log=given["log"],
-            source=about, patience=given["patience"], min_sites=given["min-sites"] or None,
+            engine,
+            job,
+            None,
+            out=given["out"] or None,
+            log=given["log"],
+            source=about,
+            patience=given["patience"],
+            min_sites=given["min-sites"] or None,
             progress=progress,
             checkpoint_seconds=given["checkpoint-seconds"],
-        )  # fmt: skip
+        )
     for line in summary(run).splitlines():
         logger.info("aspire: %s", line)
     return run
@@ -136,7 +142,8 @@ def client_app(file: str | Path) -> ClientApp:
         return Message(RecordDict({"about": about}), reply_to=message)
 
     def work(message: Message, context: Context) -> Message:
-        task, name = to_task(message.content), site_of(Path(file), context)
+        task = to_task(message.content)
+        name = site_of(Path(file), context)
         source = read(Path(file))
         method, local = member(source, options_of(context.run_config, source)[0], name)
         if task.worker != local.number:

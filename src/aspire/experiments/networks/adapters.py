@@ -21,15 +21,20 @@ from torch.nn.functional import cross_entropy
 from aspire.experiments.networks.data import Sites
 from aspire.experiments.networks.models import Attention, Block
 
-TOPICS, WORDS, LENGTH = 8, 64, 24
+TOPICS = 8
+WORDS = 64
+LENGTH = 24
 SITES = 8
 TEXTS = (1500, 400)  # of a site, for training and for testing
 SHARPNESS = 1.2  # of a topic's transitions: the standard deviation of their logits
 FAVOUR = 0.8  # standard deviation of the logits by which a topic likes a word
 TOPIC_SHARES = 1.0  # Dirichlet over the topics of a site
 STRONGEST = 0.3  # share of the words that the last site's dialect replaces
-RANK, SCALE = 4, 2.0
-STEPS, BATCH, RATE = 200, 64, 2e-3
+RANK = 4
+SCALE = 2.0
+STEPS = 200
+BATCH = 64
+RATE = 2e-3
 SOURCE, TEXT = 61, 62  # purposes: streams that share no numbers
 
 
@@ -63,7 +68,8 @@ def texts(seed: int, *, small: bool) -> Sites:
     for j in range(SITES):
         rng = np.random.default_rng([TEXT, seed, j])
         shares = rng.dirichlet(np.full(TOPICS, TOPIC_SHARES))
-        dialect, strength = rng.permutation(WORDS), STRONGEST * j / (SITES - 1)
+        dialect = rng.permutation(WORDS)
+        strength = STRONGEST * j / (SITES - 1)
         made[f"site {j}"] = {}
         for part, count in zip(("train", "test"), TEXTS, strict=True):
             topics = rng.choice(TOPICS, size=count // (3 if small else 1), p=shares)

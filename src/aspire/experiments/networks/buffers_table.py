@@ -19,7 +19,8 @@ def normalisation(cells: Cells) -> str:
     first = runs["resnet-gn", DIRECT]
     rows = []
     for key, title in ROWS.items() if seeds else ():
-        mine, worst = runs[key], "worst_accuracy"
+        mine = runs[key]
+        worst = "worst_accuracy"
         apart = [100 * (mine[s][worst] - first[s][worst]) for s in seeds]
         shown = text(100 * mean_of(mine, seeds, worst))
         loss = text(mean_of(mine, seeds, "worst_loss"))

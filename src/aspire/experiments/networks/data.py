@@ -21,7 +21,8 @@ Sites = dict[str, dict[str, Part]]
 IMAGES, NOISE = 51, 52  # purposes: streams that share no numbers
 ALPHA = 0.3  # Dirichlet over the classes
 LEAST, DRAWS = 10, 1000  # images in a part: with fewer all is dealt again, so many times at most
-PIXEL_MEAN, PIXEL_STD = 0.286, 0.353
+PIXEL_MEAN = 0.286
+PIXEL_STD = 0.353
 PIXEL_NOISE = 0.5  # in units of PIXEL_STD
 SMALL_IMAGES = (6_000, 1_000)  # for training and for testing
 WINDOW = 25  # rows of Daily and Sports: one second
@@ -77,7 +78,9 @@ def pictures(
                 )
             ]
         )
-        images, labels, late = images[chosen], labels[chosen], late[chosen]
+        images = images[chosen]
+        labels = labels[chosen]
+        late = late[chosen]
     if small:
         side = images.shape[1] // 2
         images = images.reshape(-1, side, 2, side, 2).mean(axis=(2, 4))
@@ -133,7 +136,8 @@ def sequences(seed: int, *, small: bool) -> Sites:
     x = fed.standard.apply(torch.from_numpy(np.array(found["x"])))
     starts = np.arange(0, len(x) - READINGS + 1, STRIDE * (4 if small else 1))
     where = starts[:, None] + np.arange(READINGS)
-    site, late = found["site"][where], found["late"][where]
+    site = found["site"][where]
+    late = found["late"][where]
     whole = (site == site[:, :1]).all(axis=1) & (late == late[:, :1]).all(axis=1)
     made: Sites = {}
     for j, name in enumerate(fed.sites):
@@ -151,8 +155,12 @@ def seconds(seed: int, *, small: bool) -> Sites:
     The last fifth of each five minutes is the test part. The small size has every second segment.
     """
     found = store.arrays("daily-sports")
-    x, y, late = found["x"], found["y"], found["late"]
-    people, placements, channels = 8, 5, x.shape[1]
+    x = found["x"]
+    y = found["y"]
+    late = found["late"]
+    people = 8
+    placements = 5
+    channels = x.shape[1]
     activities = int(y.max()) + 1
     shape = (activities, people, -1, store.SEGMENT // WINDOW, WINDOW, placements)
     x = x.reshape(*shape, channels).transpose(1, 0, 2, 3, 5, 6, 4)
@@ -210,7 +218,8 @@ def drawn(
 ) -> tuple[NDArray[Any], NDArray[Any]]:
     classes = np.zeros((count, side, side), dtype=np.int64)
     x = np.zeros((count, side, side), dtype=np.float32)
-    small, dark = site == DRAWINGS - 1, site == DRAWINGS - 2
+    small = site == DRAWINGS - 1
+    dark = site == DRAWINGS - 2
     for picture, mask in zip(x, classes, strict=True):
         for _ in range(rng.integers(2, 5)):
             kind = int(rng.integers(1, len(SHAPES)))

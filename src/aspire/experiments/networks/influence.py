@@ -48,7 +48,8 @@ def influence(cells: Cells) -> str:
 def found_row(cells: Cells, method: str, attack: str) -> Row:
     """Nothing where there is no such cell."""
     clean = CLIPPED if method == UNCLIPPED else method
-    columns, seeds = [], 0
+    columns = []
+    seeds = 0
     for prior in (LOW, EVEN):
         found = cells.by_seed(liars.NETWORK, method, f"{prior}-{attack}")
         honest = cells.by_seed(liars.NETWORK, clean, f"{prior}-{HONEST}")

@@ -38,7 +38,10 @@ STEEPER = 100.0  # times its norm at the start, which is one of those that set t
 FAR = 1e3  # every entry of the far vector, up to its sign
 
 CLIP = 1.0  # as a federation has it
-CLIPPED, FOR_ONE, LONG, UNCLIPPED = "clipped", "clipped-for-one", "clipped-long", "unclipped"
+CLIPPED = "clipped"
+FOR_ONE = "clipped-for-one"
+LONG = "clipped-long"
+UNCLIPPED = "unclipped"
 METHODS = (CLIPPED, FOR_ONE, LONG, UNCLIPPED)
 LONGER = 5  # times the gradients of the small size: a lie adds up
 LOW, EVEN = "low", "even"  # what the liars may weigh
@@ -134,7 +137,8 @@ class Liars:
         """What the master gets; until all honest sites were seen, the gradient is true."""
         if report.worker not in self.numbers:
             return report
-        said, vectors = dict(report.scalars), dict(report.vectors)
+        said = dict(report.scalars)
+        vectors = dict(report.vectors)
         if "loss" in said:
             said["loss"] = LOUDER * max(self.losses.values(), default=said["loss"])
         if "slope" in said:

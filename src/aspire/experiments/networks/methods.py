@@ -10,7 +10,9 @@ from aspire.methods import aspire
 from aspire.methods.direct import direct
 from aspire.types import Method
 
-DIRECT, CONSENSUS, REFERENCE = "direct", "consensus", "reference"
+DIRECT = "direct"
+CONSENSUS = "consensus"
+REFERENCE = "reference"
 OWN, WITHOUT = "direct-own", "direct-without"  # of the setting `noisy`
 SITE_BUFFERS = "direct-site"  # statistics of batch norm stay at the sites
 NAMES = (DIRECT, CONSENSUS, REFERENCE, OWN, WITHOUT, SITE_BUFFERS)

@@ -33,7 +33,8 @@ def sites_of(sites: Sites, seed: int, *, without: bool) -> Sites:
             continue
         train, val = split(site["train"], seed, j)
         if name == SITE:
-            train, val = spoilt(train, seed, 0), spoilt(val, seed, 1)
+            train = spoilt(train, seed, 0)
+            val = spoilt(val, seed, 1)
         made[name] = {"train": train, "val": val, "test": site["test"]}
     return made
 

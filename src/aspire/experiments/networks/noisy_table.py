@@ -41,7 +41,8 @@ def noisy_site(cells: Cells) -> str:
 
 
 def noisy_row(runs: Mapping[str, Mapping[int, Record]], method: str, seeds: list[int]) -> Row:
-    mine, worst = runs[method], "others_worst_last"
+    mine = runs[method]
+    worst = "others_worst_last"
     apart = [100 * (mine[s][worst] - runs[WITHOUT][s][worst]) for s in seeds]
     return [
         NOISY_ROWS[method],

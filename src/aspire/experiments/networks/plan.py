@@ -65,7 +65,8 @@ class Plan:
         return list(dict.fromkeys(self._all()))
 
     def _all(self) -> Iterator[Cell]:
-        first, later = self.seeds[:1], self.seeds[1:]
+        first = self.seeds[:1]
+        later = self.seeds[1:]
         for seeds in (first, later):
             for seed in seeds:
                 yield from self.compared(NINE, seed)

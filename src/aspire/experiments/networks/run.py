@@ -73,7 +73,8 @@ class Cell:
 
 def run(cell: Cell, device: str) -> dict[str, Any]:
     """The record of a cell: its fields, its figures and its curves."""
-    began, used = time.perf_counter(), time.process_time()
+    began = time.perf_counter()
+    used = time.process_time()
     with one_thread():
         watch = Watch(cell, job_of(cell, device))
         watch.carry_out()
@@ -230,8 +231,11 @@ class Watch:
 @torch.no_grad()
 def pixel_accuracy(job: Job, simulation: simulator.Simulation, j: int) -> float:
     """The share of pixels of site j's test part whose largest output is the target."""
-    site, w = job.problem.sites[j], job.method.model(simulation.master)
-    part, right, count = site.test or site.train, 0, 0
+    site = job.problem.sites[j]
+    w = job.method.model(simulation.master)
+    part = site.test or site.train
+    right = 0
+    count = 0
     for inputs, targets, _ in part.chunks():
         output = site.objective.output(w, inputs, targets)
         right += int((output.argmax(1) == targets).sum())

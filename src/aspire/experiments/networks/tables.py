@@ -38,7 +38,8 @@ from aspire.experiments.networks.run import (
 )
 
 SIZE_TITLES = {"full": "Full size", "small": "CPU size"}
-BEGIN, END = "<!-- aspire report results --networks -->", "<!-- the end of the tables -->"
+BEGIN = "<!-- aspire report results --networks -->"
+END = "<!-- the end of the tables -->"
 
 
 def markdown(directory: Path) -> str:
@@ -75,7 +76,8 @@ def compared(cells: Cells) -> str:
     """Worst training loss at equal gradients."""
     head = ["network", "sites", "gradients", "direct", "consensus", "reference", "its rate"]
     head += ["direct / reference", "direct / consensus", "Acc_w direct, %", "reference, %", "seeds"]
-    rows, ratios = [], []
+    rows = []
+    ratios = []
     for name in NINE:
         row, ratio = compared_row(cells, name)
         if row:
@@ -97,7 +99,8 @@ def compared_row(cells: Cells, name: str) -> tuple[Row, float]:
     consensus = cells.by_seed(name, CONSENSUS, "end")
     if not direct:
         return [], math.nan
-    both, paper = common(direct, reference), common(direct, consensus)
+    both = common(direct, reference)
+    paper = common(direct, consensus)
     first = next(iter(direct.values()))
     ratio = mean_loss(direct, both) / mean_loss(reference, both) if both else math.nan
     against = mean_loss(direct, paper) / mean_loss(consensus, paper) if paper else math.nan
@@ -184,7 +187,8 @@ def timed(cells: Cells) -> str:
 
 def time_shares(cells: Cells, name: str, order: str) -> list[float]:
     """One for each seed; infinite where it was not reached."""
-    direct, reference = cells.by_seed(name, DIRECT, order), cells.by_seed(name, REFERENCE, "end")
+    direct = cells.by_seed(name, DIRECT, order)
+    reference = cells.by_seed(name, REFERENCE, "end")
     shares = []
     for seed in common(direct, reference):
         ended = reference[seed]
@@ -215,11 +219,13 @@ def many_sites(cells: Cells) -> str:
 def many_row(cells: Cells, name: str) -> Row:
     direct, reference = (cells.by_seed(name, m, "end") for m in (DIRECT, REFERENCE))
     long = cells.by_seed(name, DIRECT, "long")
-    both, all_three = common(direct, reference), common(direct, reference, long)
+    both = common(direct, reference)
+    all_three = common(direct, reference, long)
     if not both:
         return []
     early = [loss_at(reference[s], direct[s]["virtual_seconds"]) for s in both]
-    ended, late = mean_loss(reference, both), math.nan
+    ended = mean_loss(reference, both)
+    late = math.nan
     if all_three:
         late = mean_loss(long, all_three)
     return [
