@@ -16,7 +16,7 @@ import numpy as np
 
 from aspire.experiments.networks import liars, run
 from aspire.experiments.networks.plan import Plan
-from aspire.methods import optimisers
+from aspire.methods.aspire_ease import optimisers
 
 
 def accuracy(method: str, attack: str, seed: int, gradients: int) -> float:

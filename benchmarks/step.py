@@ -15,7 +15,7 @@ import itertools
 
 from aspire.experiments.networks import plan, run
 from aspire.experiments.networks.methods import DIRECT
-from aspire.methods import optimisers
+from aspire.methods.aspire_ease import optimisers
 
 
 def loss(network: str, size: str, seed: int) -> float:

@@ -12,7 +12,8 @@ from torch.nn.functional import cross_entropy
 
 from aspire import train
 from aspire.api import Interrupted, prepare, replay, resume
-from aspire.methods import buffers, direct
+from aspire.methods import direct
+from aspire.methods.aspire_ease import buffers
 from aspire.problem.execution import decide
 from aspire.problem.graphs import together
 from aspire.problem.objective import Flat, Objective

@@ -6,8 +6,8 @@ import torch
 
 from aspire import train
 from aspire.methods import aspire
-from aspire.methods.aspire_state import Rules
-from aspire.methods.aspire_step import quorum_met
+from aspire.methods.aspire_ease.consensus_state import Rules
+from aspire.methods.aspire_ease.consensus_step import quorum_met
 from aspire.problem import problem
 from aspire.problem.problem import build
 from aspire.types import Facts

@@ -9,7 +9,9 @@ import torch
 
 from aspire.core.presets import Auto, Paper
 from aspire.core.schedules import Limits
-from aspire.methods import aspire, aspire_vectors, passes
+from aspire.methods import aspire
+from aspire.methods.aspire_ease import passes
+from aspire.methods.aspire_ease import vectors as aspire_vectors
 from aspire.runs.log import digest
 from aspire.types import Facts, Report, Task
 

@@ -12,7 +12,7 @@ from aspire.experiments.networks.figures import Cells
 from aspire.experiments.networks.liars import ATTACKS, LIARS, Liars
 from aspire.experiments.networks.plan import Plan, key_of
 from aspire.experiments.networks.run import Cell
-from aspire.methods.direct import direct
+from aspire.methods.aspire_ease.direct import direct
 from aspire.types import Report, Task
 from tests.experiments.test_networks import tiny_arrays
 

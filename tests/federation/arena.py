@@ -21,7 +21,7 @@ from safetensors.torch import load_file
 from aspire.api.job import Job
 from aspire.api.user_file import job_of, read
 from aspire.engines.grpc import kits
-from aspire.methods.aspire_state import weights
+from aspire.methods.aspire_ease.consensus_state import weights
 from aspire.runs import log
 from aspire.types import Joined, Left, Refused
 from tests.federation.enemy import Enemy, Say, is_let_in

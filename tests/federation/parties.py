@@ -29,7 +29,7 @@ from aspire.engines.grpc.method import sent
 from aspire.engines.grpc.server import Server
 from aspire.engines.grpc.site import Dialler
 from aspire.engines.grpc.wire_pb2 import Hello, Settings, ToSite
-from aspire.methods.aspire_ease import consensus as aspire
+from aspire.methods.aspire_ease.consensus import consensus as aspire
 from aspire.problem.problem import build
 from aspire.runs.log import EventLog
 from aspire.types import Facts

@@ -23,8 +23,8 @@ from aspire.engines.grpc.messages import shape_of
 from aspire.engines.grpc.server import Server
 from aspire.engines.grpc.wire_pb2 import Settings
 from aspire.experiments import demo
-from aspire.methods.aspire_ease import consensus as aspire
-from aspire.methods.aspire_state import weights
+from aspire.methods.aspire_ease.consensus import consensus as aspire
+from aspire.methods.aspire_ease.consensus_state import weights
 from aspire.problem.problem import Problem, build
 from aspire.runs.log import EventLog
 from aspire.types import Facts, Info, Method, Report, Stepped

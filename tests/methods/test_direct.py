@@ -14,7 +14,7 @@ from torch import nn
 from aspire import train
 from aspire.api import Interrupted, prepare, replay, resume
 from aspire.methods import aspire, direct
-from aspire.methods.optimisers import FlooredAdamW, moments_of, opened, scales_of
+from aspire.methods.aspire_ease.optimisers import FlooredAdamW, moments_of, opened, scales_of
 from aspire.sets import CDNorm, Simplex
 from aspire.simulator.delays import Constant
 from aspire.types import Joined, Left, Stepped

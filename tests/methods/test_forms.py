@@ -14,7 +14,7 @@ from torch import nn
 from aspire import train
 from aspire.api import prepare
 from aspire.methods import aspire, direct
-from aspire.methods.forms import form_of
+from aspire.methods.aspire_ease.forms import form_of
 from tests.helpers import blobs, linear
 
 QUICK: dict[str, Any] = {"iterations": 20, "batch_size": 16}

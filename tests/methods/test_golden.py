@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from aspire.methods import afl, cover, drfa_prox, fedavg, gcivr, gda, gdmax, ind, q_ffl
-from aspire.methods.draws import EVEN, STEP, WEIGHTED
+from aspire.methods.baselines.draws import EVEN, STEP, WEIGHTED
 from aspire.problem import batches
 from aspire.sets import CDNorm, Simplex
 from aspire.types import Stepped

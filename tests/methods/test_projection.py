@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aspire.core.equations import project_simplex
-from aspire.methods.projection import project
+from aspire.methods.baselines.projection import project
 from aspire.sets import Box, CDNorm, ChiSquare, CVaR, Simplex, TotalVariation
 
 

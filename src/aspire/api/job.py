@@ -28,8 +28,8 @@ from aspire.arguments import flag, whole_number
 from aspire.core.preset_names import preset_of
 from aspire.core.schedules import Preset
 from aspire.engines.driver import Drive
-from aspire.methods.forms import aspire, form_of
-from aspire.methods.optimisers import Make, Schedule
+from aspire.methods.aspire_ease.forms import aspire, form_of
+from aspire.methods.aspire_ease.optimisers import Make, Schedule
 from aspire.problem.problem import Loss, Problem, build, is_linear
 from aspire.runs import files as rundir
 from aspire.runs.decode import Expected

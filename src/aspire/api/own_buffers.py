@@ -7,7 +7,7 @@ import logging
 import torch
 from torch import Tensor, nn
 
-from aspire.methods import buffers
+from aspire.methods.aspire_ease import buffers
 from aspire.problem.problem import Flat, Problem
 
 logger = logging.getLogger("aspire")

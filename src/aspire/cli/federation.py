@@ -31,7 +31,7 @@ from aspire.api.user_file import (
 from aspire.cli.run import train_command
 from aspire.cli.shared import interruptible, progress_bar, stoppable
 from aspire.engines.serve import say_conversions
-from aspire.methods.forms import form_of
+from aspire.methods.aspire_ease.forms import form_of
 from aspire.problem.problem import is_linear
 from aspire.problem.samples import once
 from aspire.problem.sites import Site

@@ -3,20 +3,20 @@
 `make` makes one from its name and a map of plain values.
 """
 
-from aspire.methods.afl import afl
-from aspire.methods.aspire_ease import consensus
+from aspire.methods.aspire_ease.central import central
+from aspire.methods.aspire_ease.consensus import consensus
+from aspire.methods.aspire_ease.direct import direct
+from aspire.methods.aspire_ease.forms import aspire
+from aspire.methods.baselines.afl import afl
+from aspire.methods.baselines.cover import cover
+from aspire.methods.baselines.drfa_prox import drfa_prox
+from aspire.methods.baselines.fedavg import fedavg
+from aspire.methods.baselines.gcivr import gcivr
+from aspire.methods.baselines.gda import gda
+from aspire.methods.baselines.gdmax import gdmax
+from aspire.methods.baselines.ind import ind
+from aspire.methods.baselines.q_ffl import q_ffl
 from aspire.methods.by_name import METHODS, make
-from aspire.methods.central import central
-from aspire.methods.cover import cover
-from aspire.methods.direct import direct
-from aspire.methods.drfa_prox import drfa_prox
-from aspire.methods.fedavg import fedavg
-from aspire.methods.forms import aspire
-from aspire.methods.gcivr import gcivr
-from aspire.methods.gda import gda
-from aspire.methods.gdmax import gdmax
-from aspire.methods.ind import ind
-from aspire.methods.q_ffl import q_ffl
 
 __all__ = [
     "METHODS",

@@ -10,7 +10,7 @@ import numpy as np
 from aspire.arguments import whole_number
 from aspire.core.presets import FLATTEST
 from aspire.core.schedules import positive, robust
-from aspire.methods.state import State
+from aspire.methods.baselines.state import State
 from aspire.sets.checks import distribution
 from aspire.types import Array
 

@@ -22,8 +22,8 @@ import torch
 
 from aspire.compiled import native
 from aspire.core.presets import Auto
-from aspire.methods.aspire_state import Rules
-from aspire.methods.aspire_step import revise_planes
+from aspire.methods.aspire_ease.consensus_state import Rules
+from aspire.methods.aspire_ease.consensus_step import revise_planes
 from aspire.methods.worker import PASSES, check_is_due, loss_is_due, probes
 from aspire.problem.problem import Problem
 from aspire.protocol import LARGEST, size

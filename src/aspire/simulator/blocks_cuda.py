@@ -20,7 +20,7 @@ from torch import Tensor
 from aspire.core.planes import Planes
 from aspire.core.presets import Auto
 from aspire.core.schedules import EASE_OFF, rises_above
-from aspire.methods.aspire_state import Master, Rules
+from aspire.methods.aspire_ease.consensus_state import Master, Rules
 from aspire.methods.worker import OVERSHOOT
 from aspire.problem import batches
 from aspire.problem.problem import Problem

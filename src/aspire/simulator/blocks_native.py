@@ -14,7 +14,7 @@ from aspire.core import pull
 from aspire.core.planes import Planes
 from aspire.core.presets import Auto
 from aspire.core.schedules import EASE_OFF, rises_above
-from aspire.methods.aspire_state import Master, Rules, rebuild_sums
+from aspire.methods.aspire_ease.consensus_state import Master, Rules, rebuild_sums
 from aspire.methods.worker import OVERSHOOT
 from aspire.problem import batches
 from aspire.problem.problem import Problem

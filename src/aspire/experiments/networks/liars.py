@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from aspire.methods.direct import direct
+from aspire.methods.aspire_ease.direct import direct
 from aspire.problem import batches
 from aspire.sets import Box
 from aspire.types import Item, Local, Method, Report, Task

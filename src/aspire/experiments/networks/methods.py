@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from aspire.methods import aspire
-from aspire.methods.direct import direct
+from aspire.methods.aspire_ease.direct import direct
 from aspire.types import Method
 
 DIRECT = "direct"

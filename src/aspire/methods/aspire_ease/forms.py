@@ -13,8 +13,8 @@ from functools import partial
 from typing import Any
 
 from aspire.arguments import near, one_of
-from aspire.methods.aspire_ease import consensus
-from aspire.methods.direct import direct
+from aspire.methods.aspire_ease.consensus import consensus
+from aspire.methods.aspire_ease.direct import direct
 from aspire.sets import UncertaintySet
 from aspire.types import Method
 

@@ -10,10 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from aspire.methods import arguments, rounds, state
+from aspire.methods import arguments
+from aspire.methods.baselines import rounds, state
+from aspire.methods.baselines.projection import project, refuse_unknown
+from aspire.methods.baselines.state import Ask, State
 from aspire.methods.descent import GRADIENT, gradient_rows, weighted_gradient
-from aspire.methods.projection import project, refuse_unknown
-from aspire.methods.state import Ask, State
 from aspire.sets import CDNorm, UncertaintySet
 from aspire.types import Facts, Kind, Method, Report, Task
 

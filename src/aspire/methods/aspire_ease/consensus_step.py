@@ -12,7 +12,7 @@ from torch import Tensor
 
 from aspire.core import equations, planes, pull, stationarity
 from aspire.core.schedules import Rates, learn, rises_above
-from aspire.methods.aspire_state import (
+from aspire.methods.aspire_ease.consensus_state import (
     Master,
     Rules,
     issue,
@@ -22,8 +22,8 @@ from aspire.methods.aspire_state import (
     seen,
     worker_rate,
 )
-from aspire.methods.aspire_vectors import Held, Implied, implied_gradients, implied_of, step_of
-from aspire.methods.passes import implied_lengths, move
+from aspire.methods.aspire_ease.passes import implied_lengths, move
+from aspire.methods.aspire_ease.vectors import Held, Implied, implied_gradients, implied_of, step_of
 from aspire.problem import sites
 from aspire.types import Array, Info, Noted, Report, Stepped, Task
 

@@ -13,7 +13,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from aspire.core import planes
-from aspire.methods import buffers, optimisers, references
+from aspire.methods.aspire_ease import buffers, optimisers, references
 from aspire.protocol import LARGEST, report_objection
 from aspire.sets import CDNorm, UncertaintySet
 from aspire.types import (

@@ -12,9 +12,10 @@ from functools import cached_property, partial
 
 import numpy as np
 
-from aspire.methods import arguments, rounds, state
-from aspire.methods.fedavg import ends  # the worker: K steps from the master's w
-from aspire.methods.state import Ask, State
+from aspire.methods import arguments
+from aspire.methods.baselines import rounds, state
+from aspire.methods.baselines.fedavg import ends  # the worker: K steps from the master's w
+from aspire.methods.baselines.state import Ask, State
 from aspire.types import Event, Facts, Info, Kind, Method, Report, Task
 
 # ---------------------------------------------------------------- master: State, nothing more

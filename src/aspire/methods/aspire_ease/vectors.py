@@ -17,7 +17,7 @@ from torch import Tensor
 from aspire.core import equations, pull
 from aspire.core.pull import COLUMNS
 from aspire.core.schedules import Limits, Rates
-from aspire.methods.aspire_state import Master
+from aspire.methods.aspire_ease.consensus_state import Master
 from aspire.types import Array, Indices
 
 BLOCK = 2**15  # numbers of one vector

@@ -11,8 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 
-from aspire.methods import arguments, descent, rounds, state
-from aspire.methods.state import Ask, State
+from aspire.methods import arguments, descent
+from aspire.methods.baselines import rounds, state
+from aspire.methods.baselines.state import Ask, State
 from aspire.types import Array, Facts, Kind, Local, Method, Report, Task
 
 # ---------------------------------------------------------------- worker

@@ -16,9 +16,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from aspire.methods import arguments, state
+from aspire.methods import arguments
+from aspire.methods.baselines import state
+from aspire.methods.baselines.state import Ask, State
 from aspire.methods.descent import cost, drawn
-from aspire.methods.state import Ask, State
 from aspire.methods.worker import loss_is_due
 from aspire.problem import sites
 from aspire.types import Array, Indices, Kind, Local, Mask, Report, Sized, Task

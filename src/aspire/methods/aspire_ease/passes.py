@@ -20,8 +20,8 @@ from torch import Tensor
 from aspire.compiled.native import compiled, several
 from aspire.core import equations
 from aspire.core.schedules import Limits, Rates
-from aspire.methods import aspire_vectors as plain
-from aspire.methods.aspire_vectors import FEW, Held, Implied, Step
+from aspire.methods.aspire_ease import vectors as plain
+from aspire.methods.aspire_ease.vectors import FEW, Held, Implied, Step
 from aspire.methods.worker import columns
 from aspire.types import Task
 

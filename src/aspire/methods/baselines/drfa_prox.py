@@ -14,8 +14,9 @@ import numpy as np
 from torch import Tensor
 
 from aspire.core.equations import project_simplex
-from aspire.methods import arguments, descent, draws, rounds, state
-from aspire.methods.state import Ask, State
+from aspire.methods import arguments, descent
+from aspire.methods.baselines import draws, rounds, state
+from aspire.methods.baselines.state import Ask, State
 from aspire.methods.worker import PASSES
 from aspire.types import Array, Count, Facts, Kind, Local, Method, Report, Task
 

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from aspire.methods import arguments, composite, draws, rounds, state
-from aspire.methods.composite import ROWS, Master
-from aspire.methods.state import Ask
+from aspire.methods import arguments
+from aspire.methods.baselines import composite, draws, rounds, state
+from aspire.methods.baselines.composite import ROWS, Master
+from aspire.methods.baselines.state import Ask
 from aspire.types import Array, Facts, Kind, Method, Report, Task
 
 # ------------------------------------------- worker: composite.rows; master: composite.Master

@@ -22,7 +22,7 @@ from aspire.core.preset_names import name_at_sites, preset_of
 from aspire.core.presets import Auto
 from aspire.core.schedules import Constants, Preset, usual
 from aspire.methods.arguments import check
-from aspire.methods.aspire_state import (
+from aspire.methods.aspire_ease.consensus_state import (
     WORST,
     Master,
     Rules,
@@ -39,8 +39,8 @@ from aspire.methods.aspire_state import (
     whole,
     whole_set,
 )
-from aspire.methods.aspire_step import first_tasks, gap, quorum_met, step, waiting
-from aspire.methods.passes import worker_step
+from aspire.methods.aspire_ease.consensus_step import first_tasks, gap, quorum_met, step, waiting
+from aspire.methods.aspire_ease.passes import worker_step
 from aspire.methods.worker import (
     PASSES,
     Foreseen,

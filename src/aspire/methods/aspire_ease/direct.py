@@ -22,9 +22,9 @@ from aspire.arguments import flag, real_number, whole_number
 from aspire.core import planes
 from aspire.core.equations import lam_simplex_step
 from aspire.core.schedules import usual
-from aspire.methods import buffers, optimisers, references
 from aspire.methods.arguments import check
-from aspire.methods.direct_state import (
+from aspire.methods.aspire_ease import buffers, optimisers, references
+from aspire.methods.aspire_ease.direct_state import (
     GRADIENTS,
     LOSSES,
     PROBES,

@@ -11,9 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from aspire.core.equations import clip, project_simplex
-from aspire.methods import arguments, rounds, state
+from aspire.methods import arguments
+from aspire.methods.baselines import rounds, state
+from aspire.methods.baselines.state import Ask, State
 from aspire.methods.descent import GRADIENT, gradient_rows, weighted_gradient
-from aspire.methods.state import Ask, State
 from aspire.types import Facts, Kind, Method, Report, Task
 
 # ----------------------------------------- worker: descent.gradient_rows; master: State, no more

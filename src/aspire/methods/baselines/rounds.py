@@ -19,8 +19,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from aspire.methods.arguments import POWER
-from aspire.methods.descent import Rows, alone, answers
-from aspire.methods.state import (
+from aspire.methods.baselines.state import (
     Ask,
     State,
     admit,
@@ -30,6 +29,7 @@ from aspire.methods.state import (
     model,
     objection,
 )
+from aspire.methods.descent import Rows, alone, answers
 from aspire.protocol import probe_kind
 from aspire.types import (
     Event,

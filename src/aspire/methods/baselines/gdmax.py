@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from aspire.methods import arguments, rounds, state
+from aspire.methods import arguments
+from aspire.methods.baselines import rounds, state
+from aspire.methods.baselines.gda import base, over_present
+from aspire.methods.baselines.state import Ask, State
 from aspire.methods.descent import GRADIENT, gradient_rows, weighted_gradient
-from aspire.methods.gda import base, over_present
-from aspire.methods.state import Ask, State
 from aspire.sets import UncertaintySet
 from aspire.types import Facts, Kind, Method, Report, Task
 

@@ -13,8 +13,9 @@ from functools import cached_property, partial
 import numpy as np
 import torch
 
-from aspire.methods import arguments, descent, rounds, state
-from aspire.methods.state import Ask, State
+from aspire.methods import arguments, descent
+from aspire.methods.baselines import rounds, state
+from aspire.methods.baselines.state import Ask, State
 from aspire.types import Array, Facts, Kind, Local, Method, Report, Task
 
 FLOOR = 1e-10  # a loss below it counts as this: F^(q-1) needs a positive F

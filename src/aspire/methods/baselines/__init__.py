@@ -1,0 +1,1 @@
+"""The published methods that ASPIRE-EASE is compared with, one file each."""
