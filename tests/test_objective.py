@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import copy
 import pickle
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn.functional import cross_entropy
 
-from aspire.problem.objective import Flat
+from aspire.problem.copies import twin
+from aspire.problem.objective import Flat, Objective
 
 
 class Tied(nn.Module):
@@ -52,3 +55,29 @@ def test_the_module_has_its_own_parameters_again() -> None:
         flat.output(w, -torch.ones(1, 3), training=True)
     after = list(flat.training.named_parameters(remove_duplicate=False))
     assert all(a is b for (_, a), (_, b) in zip(before, after, strict=True))
+
+
+def test_threads_may_ask_at_once() -> None:
+    """Each call has a copy of the module to itself: gradients are those that one thread finds."""
+    torch.manual_seed(0)
+    layers = (nn.Linear(6, 32), nn.BatchNorm1d(32), nn.Tanh(), nn.Linear(32, 3))
+    objective = Objective(Flat(nn.Sequential(*layers)), cross_entropy)
+    samples = torch.randn(16, 6), torch.randint(3, (16,))
+    rows = torch.randn(64, len(objective.flat.start)).abs()
+
+    def gradient(w: Tensor) -> Tensor:
+        return objective.gradient(w, *samples)
+
+    expected = [gradient(w) for w in rows]
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(gradient, [*rows] * 5))
+    assert all(torch.equal(a, b) for a, b in zip(found, expected * 5, strict=True))
+    assert len(objective.flat.copies[True].free) > 1
+
+
+def test_copies_share_what_is_not_trained() -> None:
+    module = Tied()
+    other = twin(module)
+    pairs = zip(module.parameters(), other.parameters(), strict=True)
+    assert other is not module
+    assert all(a is b for a, b in pairs)

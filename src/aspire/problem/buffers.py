@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -12,16 +10,14 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from aspire.types import Buffer
 
-Seats = list[tuple[dict[str, Any], str, int]]  # table, entry, number of the buffer
-
 
 class Changing:
-    """The changing buffers of a module, by name, and where they are kept in its copies.
+    """The changing buffers of a module, by name.
 
     Those of batch norm are known by type; `more` names others that were seen to move.
     """
 
-    def __init__(self, training: nn.Module, evaluating: nn.Module, more: Sequence[str]) -> None:
+    def __init__(self, training: nn.Module, more: Sequence[str]) -> None:
         moving = set(more) | {
             f"{name}.{leaf}" if name else leaf
             for name, module in training.named_modules()
@@ -35,40 +31,7 @@ class Changing:
         self.facts = tuple(
             Buffer(name, tuple(x.shape), role(name, x, moving)) for name, x in found.items()
         )
-        self.seats = {part: seats(part, self.names) for part in (training, evaluating)}
         self.norms = norms(training, self.names)
-
-    @contextmanager
-    def lent(self, module: nn.Module, buffers: list[Tensor] | None) -> Iterator[None]:
-        """The module has these buffers meanwhile; what replaces one in it replaces ours."""
-        if buffers is None or not self.names:
-            yield
-            return
-        places = self.seats[module]
-        held = [table[leaf] for table, leaf, _ in places]
-        for table, leaf, number in places:
-            table[leaf] = buffers[number]
-        try:
-            yield
-        finally:
-            for (table, leaf, number), own in zip(places, held, strict=True):
-                buffers[number] = table[leaf]
-                table[leaf] = own
-
-    @contextmanager
-    def counting(self, module: nn.Module) -> Iterator[None]:
-        """Batch norm of a module in eval mode takes the plain mean over what comes."""
-        norms = [m for m in module.modules() if isinstance(m, _NormBase) and m.track_running_stats]
-        before = [m.momentum for m in norms]
-        for m in norms:
-            m.training = True
-            m.momentum = None
-        try:
-            yield
-        finally:
-            for m, momentum in zip(norms, before, strict=True):
-                m.training = False
-                m.momentum = momentum
 
     def second_moments(self, before: Sequence[Tensor], after: list[Tensor]) -> None:
         """Let a step of batch norm move E x^2 = var + mean^2, not the variance, in place.
@@ -123,15 +86,3 @@ def role(name: str, buffer: Tensor, names: set[str]) -> str:
     if leaf == "var" and f"{stem}running_mean" in names:
         return "variance"
     return "average" if buffer.is_floating_point() else "newest"
-
-
-def seats(module: nn.Module, names: Sequence[str]) -> Seats:
-    """Where these buffers are kept, under all of their names."""
-    once = dict(module.named_buffers())
-    known = {id(once[name]): number for number, name in enumerate(names)}
-    found: Seats = []
-    for full, x in module.named_buffers(remove_duplicate=False):
-        owner, _, leaf = full.rpartition(".")
-        if id(x) in known:
-            found.append((module.get_submodule(owner)._buffers, leaf, known[id(x)]))
-    return found

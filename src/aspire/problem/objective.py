@@ -15,6 +15,7 @@ from torch.nn.functional import cross_entropy, mse_loss, nll_loss
 
 from aspire.arguments import shown
 from aspire.problem.buffers import Changing
+from aspire.problem.copies import Copies, tensors
 from aspire.problem.failures import calling
 from aspire.problem.stacks import Stack, recognise
 from aspire.types import Buffer
@@ -49,14 +50,17 @@ class Flat:
         self.shapes = [p.shape for p in trained.values()]
         self.sizes = [p.numel() for p in trained.values()]
         self.parameters = sum(self.sizes)
-        self.homes = {name: x.device for name, x in _tensors(module)}
+        self.homes = {name: x.device for name, x in tensors(module)}
         with calling("the copy of the model"):
             self.training = copy.deepcopy(module).to(device)
-        self.evaluating = copy.deepcopy(module).to(device).eval()
-        for part in (self.training, self.evaluating):
+        evaluating = copy.deepcopy(module).to(device).eval()
+        for part in (self.training, evaluating):
             part.requires_grad_(False)
-        self.places = {part: places(part, self.names) for part in (self.training, self.evaluating)}
-        self.changing = Changing(self.training, self.evaluating, changing)
+        self.changing = Changing(self.training, changing)
+        self.copies = {
+            mode: Copies(part, self.names, self.changing.names)
+            for mode, part in ((True, self.training), (False, evaluating))
+        }
         self.local = buffers == "site" and bool(self.changing.names)
         start = torch.cat([p.detach().reshape(-1) for p in trained.values()]).to(device)
         self.start = start if self.local else self.changing.behind(start, self.changing.first)
@@ -87,29 +91,26 @@ class Flat:
         return {name: part.view(shape) for name, part, shape in views}
 
     def output(
-        self, w: Tensor, inputs: Any, *, training: bool, buffers: list[Tensor] | None = None
+        self,
+        w: Tensor,
+        inputs: Any,
+        *,
+        training: bool,
+        buffers: list[Tensor] | None = None,
+        counting: bool = False,
     ) -> Any:
-        """What torch's `functional_call` gives, which takes several times as long to get there.
+        """What the module gives with w in the place of its parameters. Threads may ask at once.
 
-        buffers  those that change; None: as in w, or as at the start. Training changes them.
+        buffers   those that change; None: as in w, or as at the start. Training changes them.
+        counting  batch norm counts what comes, in eval mode too
         """
-        module = self.training if training else self.evaluating
         views = self.split(w)
-        seats = self.places[module]
         for name in self.convolutions if self.channels_last else ():
             # a copy has these strides even where there is one channel
             views[name] = views[name].clone(memory_format=torch.channels_last)
-        held = [table[leaf] for table, leaf, _ in seats]
-        if buffers is None and self.changing.names:
-            buffers = self.buffers_in(w)
-        try:
-            for table, leaf, name in seats:
-                table[leaf] = views[name]
-            with calling("the model"), self.changing.lent(module, buffers):
-                return module(inputs)
-        finally:
-            for (table, leaf, _), own in zip(seats, held, strict=True):
-                table[leaf] = own
+        if buffers is None:
+            buffers = self.buffers_in(w) if self.changing.names else []
+        return self.copies[training].call(inputs, views, buffers, counting=counting)
 
     def buffers_in(self, w: Tensor) -> list[Tensor]:
         """Copies of the buffers behind the parameters in w; as at the start if it has none."""
@@ -120,9 +121,9 @@ class Flat:
     def own_buffers(self, w: Tensor, inputs: Iterable[Any]) -> list[Tensor]:
         """Batch-norm statistics of these inputs at w: their mean over all that is given."""
         found = [torch.zeros_like(x) for x in self.changing.first]
-        with torch.no_grad(), self.changing.counting(self.evaluating):
+        with torch.no_grad():
             for some in inputs:
-                self.output(w, some, training=False, buffers=found)
+                self.output(w, some, training=False, buffers=found, counting=True)
         return found
 
     def module(self, w: Tensor) -> nn.Module:
@@ -131,7 +132,7 @@ class Flat:
         views = self.split(w.detach())
         if self.changing.names:
             views |= dict(zip(self.changing.names, self.buffers_in(w), strict=True))
-        for name, x in _tensors(module):
+        for name, x in tensors(module):
             x.data = views.get(name, x.data).to(self.homes[name], copy=True)
         for name, p in module.named_parameters():
             p.requires_grad_(name in views)
@@ -142,11 +143,6 @@ def is_linear(module: nn.Module) -> bool:
     """Whether all that trains is one linear layer, so that a convex loss stays convex."""
     owners = [m for m in module.modules() if any(p.requires_grad for p in m.parameters(False))]
     return len(owners) == 1 and isinstance(owners[0], nn.Linear)
-
-
-def _tensors(module: nn.Module) -> list[tuple[str, Tensor]]:
-    """Parameters and buffers, each under its first name."""
-    return [*module.named_parameters(), *module.named_buffers()]
 
 
 def _trained(module: nn.Module) -> dict[str, nn.Parameter]:
@@ -169,18 +165,6 @@ def _trained(module: nn.Module) -> dict[str, nn.Parameter]:
     if len(types) > 1 or not next(iter(types)).is_floating_point:
         raise ValueError(f"model has parameters of types {types}: expected one real type")
     return trained
-
-
-def places(module: nn.Module, names: Sequence[str]) -> list[tuple[dict[str, Any], str, str]]:
-    """Where these parameters are kept, under all of their names: table, entry, name."""
-    once = dict(module.named_parameters())
-    known = {id(once[name]): name for name in names}
-    found = []
-    for full, p in module.named_parameters(remove_duplicate=False):
-        owner, _, leaf = full.rpartition(".")
-        if id(p) in known:
-            found.append((module.get_submodule(owner)._parameters, leaf, known[id(p)]))
-    return found
 
 
 @dataclass(frozen=True)
