@@ -14,7 +14,8 @@ from aspire.methods.aspire_ease.direct.rules import Rules
 from aspire.methods.aspire_ease.direct.state import Master, regret, weigh
 from aspire.types import Info, Noted
 
-ASCENT, REGULAR = 0.1, 0.02  # rho1 n m of one report, c1_0 / m
+ASCENT = 0.1  # rho1 n m of one report
+REGULAR = 0.02  # c1_0 / m
 
 
 def hear(rules: Rules, master: Master, infos: list[Info]) -> None:
