@@ -302,7 +302,7 @@ def test_the_plain_command_needs_no_click(tmp_path):
     code += (
         "sys.exit(main(['run', '--list', '--size', 'small', '--only', 'adapters/direct/end/0']))"
     )
-    env = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
     words = [sys.executable, "-c", code]
     done = subprocess.run(words, env=env, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
