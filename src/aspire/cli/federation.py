@@ -30,6 +30,7 @@ from aspire.api.user_file import (
 )
 from aspire.cli.run import train_command
 from aspire.cli.shared import interruptible, progress_bar, stoppable
+from aspire.engines.process import keep_memory
 from aspire.engines.serve import say_conversions
 from aspire.methods import by_name
 from aspire.methods.aspire_ease.forms import form_of
@@ -163,6 +164,7 @@ def server_command(
     listen = _with_port(listen)
     kits.read(kit)
     module = load(source)
+    keep_memory()
     names = site_names(module, kits.allowed(kit))
     if has_own_method(module, options):
         settled(module)
@@ -302,6 +304,7 @@ def site_command(
     from aspire.problem.problem import Flat
 
     torch.set_num_threads(threads)
+    keep_memory()
     policy = read_policy(policy_file, limits)
     mine = kits.read(kit)
     source = read(file)

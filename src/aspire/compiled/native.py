@@ -35,8 +35,6 @@ NATIVE = ("-march=native",), ("-mcpu=native",), ()  # the first that the compile
 PRECISIONS = {torch.float32: ("-DREAL=float", "-DSINGLE"), torch.float64: ("-DREAL=double",)}
 MOST_LAYERS = 16  # as in rows.c
 MOST_PLANES = 2048  # as in steps.c
-M_TRIM_THRESHOLD = -1  # of malloc.h
-M_MMAP_THRESHOLD = -3
 SECONDS = 60.0
 
 _number = ctypes.c_int64
@@ -116,13 +114,6 @@ def at(x: Any) -> int:
 def give_back() -> None:
     """Free memory goes back to the system, where the C library (glibc) has a call for that."""
     _call("malloc_trim", 0)
-
-
-def keep_memory() -> None:
-    """Free memory stays, 256 MB of it: the first touch of a fresh page, zeroed by the system, costs
-    more than the arithmetic on a vector that lies on it."""
-    _call("mallopt", M_MMAP_THRESHOLD, 2**25)  # the most that glibc took before 2.35
-    _call("mallopt", M_TRIM_THRESHOLD, 2**28)
 
 
 def _call(name: str, *given: int) -> None:
