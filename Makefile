@@ -30,7 +30,8 @@ demo: $(DEMO)  ## train even weights and ASPIRE-EASE on real data: a table and a
 	@$(BIN)/aspire demo --out demo $(ARGS)
 
 # Tests that start servers, sites and clusters have the machine to themselves; the others share it.
-PROCESSES := tests/federation tests/flower tests/test_chaos.py tests/test_ray.py tests/test_watch.py
+PROCESSES := tests/federation tests/flower tests/test_chaos.py tests/test_every_engine.py \
+    tests/test_ray.py tests/test_watch.py
 
 # pytest's exit code 5 means that ARGS left no test in this half.
 test: $(STAMP)  ## run the whole test suite
@@ -54,7 +55,7 @@ bench-peers: $(STAMP)  ## install other simulators in .venv-peers and measure th
 
 clean:  ## remove .venv and everything that was generated
 	rm -rf $(VENV) .venv-peers demo build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
-	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+	find src reproduction tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 $(BIN)/pip:
 	@for python in $(CANDIDATES); do \

@@ -4,7 +4,7 @@
         [--settle 500 2000 inf] [--size small] [--seed 100]
 
 Networks of `aspire reproduce networks` on a seed that no table shows, with other numbers in the
-place of 0.4 / (number of matrices) and of the 2000 steps after which the rate is 0.71 of its first.
+place of 0.4 / depth and of the 2000 steps after which the rate is 0.71 of its first.
 Prints the worst training loss at the end.
 """
 
@@ -13,9 +13,9 @@ from __future__ import annotations
 import argparse
 import itertools
 
-from aspire.experiments.networks import plan, run
-from aspire.experiments.networks.methods import DIRECT
 from aspire.methods.aspire_ease import optimisers
+from reproduction.networks import plan, run
+from reproduction.networks.methods import DIRECT
 
 
 def loss(network: str, size: str, seed: int) -> float:

@@ -14,7 +14,13 @@ from torch import nn
 from aspire import train
 from aspire.api import Interrupted, prepare, replay, resume
 from aspire.methods import aspire, direct
-from aspire.methods.aspire_ease.optimisers import FlooredAdamW, moments_of, opened, scales_of
+from aspire.methods.aspire_ease.optimisers import (
+    Default,
+    FlooredAdamW,
+    moments_of,
+    opened,
+    scales_of,
+)
 from aspire.sets import CDNorm, Simplex
 from aspire.simulator.delays import Constant
 from aspire.types import Joined, Left, Stepped
@@ -56,6 +62,48 @@ def test_the_multipliers_follow_the_losses() -> None:
     A = board.master.planes
     assert A.lam.sum() == pytest.approx(1.0)
     assert method_weights(board)[1] > 0.9
+
+
+class Costly(Quadratic):
+    """A loss costs as much as ten gradients."""
+
+    loss_samples = 30
+
+
+@pytest.mark.parametrize("loss_tasks", [True, False])
+def test_losses_cost_at_most_a_quarter_of_what_gradients_cost(loss_tasks: bool) -> None:
+    """Of 20 sites two have weight; nobody answers before all others have been asked."""
+    sites = [Costly((float(j > 17), 0.0), offset=100.0 * (j > 17)) for j in range(20)]
+    method = direct(Simplex(), quorum=2, optimizer=sgd(0.01), loss_tasks=loss_tasks)
+    board = Board(method, sites, START)
+    for j in range(20):
+        board.turn(j)
+    order = list(board.hands)
+    asked: dict[int, int] = {}
+    gradients = 0.0
+    for _ in range(800):
+        asked |= {
+            task.id: sites[j].loss_samples
+            for j, task in board.hands.items()
+            if task.kind in ("both", "loss")
+        }
+        assert sum(asked.values()) <= 0.25 * gradients
+        order += [j for j in board.hands if j not in order]
+        said = board.report(order.pop(0))
+        gradients += 3.0 * said.scalars["gradients"]
+        board.absorb(said)
+    assert sum(asked.values()) >= 0.2 * gradients
+
+
+def test_what_a_site_says_of_its_costs_does_not_silence_the_others() -> None:
+    board = started(direct(Simplex(), quorum=1), (0.0, 0.0), (1.0, 0.0), (2.0, 0.0))
+    for n in range(60):
+        j = sorted(board.hands)[n % len(board.hands)]
+        said = board.report(j)
+        if j == 0 and "loss" in said.scalars:
+            said.scalars["loss_samples"] = 1e12
+        board.absorb(said)
+    assert board.master.heard[1:].min() > 30
 
 
 def method_weights(board: Board) -> np.ndarray:
@@ -138,6 +186,21 @@ def test_regret_is_what_the_adversary_sees() -> None:
 def test_scales_follow_the_tensors() -> None:
     w, b, zero = torch.full((4, 3), 0.2), torch.zeros(4), torch.zeros(5, 16)
     assert scales_of([w, b, zero]) == pytest.approx((0.2, 0.225, 0.25))
+
+
+def test_an_adapter_is_one_factor_of_the_default_step() -> None:
+    """Two adapters, each with a matrix that starts at zero, and a head: three factors, not five."""
+    shapes = {"a": (4, 9), "b": (9, 4), "c": (4, 9), "d": (9, 4), "head": (2, 9), "bias": (2,)}
+    z = torch.cat(
+        [(0.0 if n in "bd" else 0.5) * torch.ones(s).reshape(-1) for n, s in shapes.items()]
+    )
+    moments = moments_of(z, tuple(shapes.items()))
+    groups = opened(Default(None, 0.0, False), None, z, moments).optimizer.param_groups
+    assert [group["depth"] for group in groups] == [3] * 6
+    assert [group["lr"] for group in groups] == pytest.approx([0.4 / 3 * 0.5] * 6)
+    z.fill_(0.5)  # a run that goes on keeps the depth of its start
+    again = opened(Default(None, 0.0, False), None, z, moments).optimizer.param_groups
+    assert [group["lr"] for group in again] == [group["lr"] for group in groups]
 
 
 def test_the_floor_stops_a_coordinate_that_one_site_uses() -> None:

@@ -12,7 +12,6 @@ from torch import nn
 
 from aspire import Absence, Auto, Constant, LogNormal, Paper, Pareto, Uniform
 from aspire.compiled import native
-from aspire.experiments import attack
 from aspire.methods import aspire
 from aspire.problem import batches
 from aspire.problem.problem import build
@@ -22,6 +21,7 @@ from aspire.simulator import blocks, blocks_native, order, simulator
 from aspire.simulator.delays import many
 from aspire.simulator.in_flight import Evaluator
 from aspire.simulator.order import Order
+from reproduction import attack
 from tests.helpers import blob_problem, blobs
 
 DELAYS = [
