@@ -6,8 +6,8 @@ Both sides have the Person Activity network (7-64-32-16-11), random data of that
 and the same number of threads. The plain loop does forward and backward of one module on one batch
 and nothing else. Ours is `train` with untouched defaults: events, oracle, master, workers, loss
 reports, evaluation every 1,000 iterations, the full log and a run folder. Writes
-benchmarks/simulator.json. On a busy machine the wall says little: the processor's time with one thread is what can be compared, since
-two threads that wait for each other burn it.
+benchmarks/simulator.json. On a busy machine the wall says little: the processor's time with one
+thread is what can be compared, since two threads that wait for each other burn it.
 """
 
 from __future__ import annotations

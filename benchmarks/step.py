@@ -4,7 +4,7 @@
         [--settle 500 2000 inf] [--size small] [--seed 100]
 
 Networks of `aspire reproduce networks` on a seed that no table shows, with other numbers in the
-place of 0.4 / (number of matrices) and of the 2000 steps after which the rate is 0.71 of its first.
+place of 0.4 / depth and of the 2000 steps after which the rate is 0.71 of its first.
 Prints the worst training loss at the end.
 """
 

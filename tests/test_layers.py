@@ -237,6 +237,17 @@ def test_a_generator_of_ones_own_is_allowed() -> None:
     assert purity_faults("aspire.problem.problem", code) == []
 
 
+def test_only_processes_of_our_own_change_the_allocator() -> None:
+    """Its settings hold for the whole process, which may be the user's."""
+    asking = {
+        module_name(path)
+        for path in MODULES
+        for _, name in imports(module_name(path), ast.parse(path.read_text(encoding="utf-8")))
+        if name == "aspire.engines.process.keep_memory"
+    }
+    assert asking == {"aspire.cli.engines", "aspire.cli.federation", "aspire.engines.ray.worker"}
+
+
 def test_a_module_without_a_layer_is_refused() -> None:
     with pytest.raises(AssertionError, match=r"aspire\.helpers belongs to no layer"):
         layer_faults("aspire.helpers", "")

@@ -29,7 +29,6 @@ from aspire.runs.errors import Stopped
 from aspire.simulator.replay import replay_events
 from aspire.types import Task
 from tests.helpers import blobs, linear
-from tests.method_files import METHODS, OWN, PROBLEM
 from tests.test_memory import long_storages
 
 ray = pytest.importorskip("ray", reason="the extra ray is not installed")
@@ -101,22 +100,6 @@ def test_train_on_ray_replays_on_the_simulator(connected, tmp_path):
     events, _ = replay(tmp_path / "r", prepare(linear(), blobs(2), **QUICK))
     assert events == 62
     assert ray.util.list_named_actors() == []
-
-
-@pytest.mark.parametrize("text", [*METHODS, None])
-def test_any_method_trains_on_ray_and_replays_on_the_simulator(connected, tmp_path, text):
-    """Without --method it is a whole method that FILE.py holds."""
-    file, out = tmp_path / "file.py", tmp_path / "r"
-    file.write_text(OWN if text is None else PROBLEM)
-    chosen = [] if text is None else ["--method", text]
-    given = ["--engine", "ray", "--iterations", "30", "--batch-size", "8", "--out", str(out)]
-    done = CliRunner().invoke(main, ["train", str(file), *given, *chosen])
-    assert done.exit_code == 0, done.output
-    result = json.loads((out / "result.json").read_text())
-    assert result["method"] == ("mine" if text is None else text.partition("(")[0])
-    assert result["iterations"] == 30
-    again = CliRunner().invoke(main, ["replay", str(out)])
-    assert "bit for bit" in again.output, again.output
 
 
 def test_a_run_with_validation_parts_is_extended(connected, tmp_path):

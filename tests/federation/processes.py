@@ -5,6 +5,8 @@ from __future__ import annotations
 import multiprocessing
 import os
 import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
@@ -62,3 +64,42 @@ class Command:
             return 0
         found = [line for line in text.splitlines() if line.startswith(what)]
         return int(found[0].split()[1]) * 1024 if found else 0
+
+
+@contextmanager
+def federation(
+    file: Path, kits: Path, folder: Path, options: Sequence[str]
+) -> Iterator[list[Command]]:
+    """A server and all sites of `kits`, which end with the block.
+
+    Args:
+        file: FILE.py of all of them.
+        kits: What `aspire federation init` made.
+        folder: Where each gets a folder of its own; the run is in folder/server/run.
+        options: Of `aspire server`.
+
+    Yields:
+        The server and then the sites, in the order of their names.
+    """
+    names = sorted(path.name for path in (kits / "sites").iterdir())
+    for name in ("server", *names):
+        (folder / name).mkdir()
+    own = ["--kit", str(kits / "server"), "--listen", "127.0.0.1:0", "--out", "run"]
+    parties = [Command("server", ["server", str(file), *own, *options], folder / "server")]
+    try:
+        address = listening(parties[0])
+        for name in names:
+            own = ["--kit", str(kits / "sites" / name), "--connect", address]
+            parties.append(Command("site", ["site", str(file), *own], folder / name))
+        yield parties
+    finally:
+        for party in parties:
+            party.kill()
+
+
+def listening(server: Command) -> str:
+    """HOST:PORT of a server, as soon as it listens."""
+    while "Listening on " not in server.said:
+        server.process.join(0.05)
+        assert server.process.exitcode is None, server.said
+    return server.said.split("Listening on ")[1].split()[0]

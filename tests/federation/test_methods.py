@@ -10,6 +10,8 @@ import pytest
 
 pytest.importorskip("grpc", reason="needs aspire-ease[federation]")
 
+from aspire.api.user_file import OF_METHODS, Source, load
+from aspire.cli.federation import usual_bound
 from aspire.engines.grpc import kits
 from aspire.engines.grpc.messages import Refusal
 from aspire.engines.grpc.method import OWN as MARKER
@@ -17,13 +19,13 @@ from aspire.engines.grpc.method import received, sent
 from aspire.engines.grpc.policy import Policy, check_method
 from aspire.engines.grpc.wire_pb2 import Settings
 from aspire.methods import afl, direct, fedavg
-from tests.federation.processes import Command
-from tests.method_files import METHODS, OWN, PROBLEM
+from tests.federation.processes import Command, federation
+from tests.method_files import OWN, PROBLEM
 from tests.test_method_choice import OPTIMIZER, USES_AFL
 
 # The server's own, and never called at a site.
 MASTER_ONLY = OPTIMIZER.replace("def optimizer(groups):", "def optimizer(groups):\n    leave()")
-CASES = {text: (PROBLEM, ("--method", text)) for text in METHODS}
+CASES = {text: (PROBLEM, ("--method", text)) for text in ("fedavg(local_steps=2)",)}
 # Both parts of the same samples: what is asked is whether it runs.
 WITH_VAL = PROBLEM.replace('{"train"', '{"val": (x[:10], y[:10]), "train"')
 CASES |= {
@@ -36,9 +38,7 @@ CASES |= {
     ),
 }
 SENT = {
-    "afl(rate=0.2)": ("afl", {"rate": 0.2}),
     "fedavg(local_steps=2)": ("fedavg", {"local_steps": 2, "rate": None}),
-    "direct(learning_rate=0.05)": ("direct", {"local_steps": 1, "accumulate": 1}),
     "own-best": (
         "direct",
         {
@@ -52,47 +52,18 @@ SENT = {
 }
 
 
-def run_of(folder: Path, text: str, *options: str) -> list[Command]:
-    """The server and two sites, each in a folder of its own."""
-    (folder / "file.py").write_text(text)
-    kits.init(folder / "kits", ["a", "b"], ["localhost", "127.0.0.1"], 2)
-    for name in ("server", "a", "b"):
-        (folder / name).mkdir()
-    given = ["--iterations", "30", "--batch-size", "8", "--log", "vectors", *options]
-    kit, listen = str(folder / "kits" / "server"), ["--listen", "127.0.0.1:0", "--out", "run"]
-    file = str(folder / "file.py")
-    server = Command("server", ["server", file, "--kit", kit, *listen, *given], folder / "server")
-    address = port_of(server)
-    sites = [
-        Command(
-            "site",
-            ["site", file, "--kit", str(folder / "kits" / "sites" / name), "--connect", address],
-            folder / name,
-        )
-        for name in "ab"
-    ]
-    return [server, *sites]
-
-
-def port_of(server: Command) -> str:
-    while "Listening on " not in server.said:
-        server.process.join(0.05)
-        assert server.process.exitcode is None, server.said
-    return server.said.split("Listening on ")[1].split()[0]
-
-
 @pytest.mark.parametrize("name", CASES)
 def test_a_method_trains_and_replays(name: str, tmp_path: Path) -> None:
     text, options = CASES[name]
-    parties = run_of(tmp_path, text, *options)
-    try:
+    file = tmp_path / "file.py"
+    file.write_text(text)
+    kits.init(tmp_path / "kits", ["a", "b"], ["127.0.0.1"], 2)
+    given = ("--iterations", "30", "--batch-size", "8", "--log", "vectors", *options)
+    with federation(file, tmp_path / "kits", tmp_path, given) as parties:
         codes = [party.wait(120) for party in parties]
         assert codes == [0, 0, 0], [party.said for party in parties]
         again = Command("replay", ["replay", "run"], tmp_path / "server")
         assert again.wait(60) == 0, again.said
-    finally:
-        for party in parties:
-            party.kill()
     assert "bit for bit" in again.said
     settings = json.loads((tmp_path / "server" / "run" / "run.json").read_text())
     result = json.loads((tmp_path / "server" / "run" / "result.json").read_text())
@@ -178,3 +149,28 @@ def test_a_site_says_what_is_wrong_with_its_own_method_before_it_calls(
     site = Command("site", ["site", str(file), "--kit", kit, "--connect", "127.0.0.1:1"], tmp_path)
     assert site.wait(60) == 2
     assert all(sentence in site.said for sentence in sentences)
+
+
+NETWORK = PROBLEM.replace(
+    "torch.nn.Linear(3, 2)", "torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(4, 2))"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "method", "bound"),
+    [
+        (PROBLEM, None, "pull_bound"),
+        (PROBLEM, "aspire", "pull_bound"),
+        (PROBLEM, "aspire(form='direct')", "clip"),
+        (PROBLEM, "aspire(liars=2)", "clip"),
+        (PROBLEM + OPTIMIZER, "aspire", "clip"),
+        (NETWORK, None, "clip"),
+        (NETWORK, "aspire", "clip"),
+        (NETWORK, "aspire(form='consensus')", "pull_bound"),
+    ],
+)
+def test_the_usual_bound_is_that_of_the_form_that_trains(
+    text: str, method: str | None, bound: str
+) -> None:
+    options: dict[str, Any] = dict.fromkeys(OF_METHODS) | {"method": method}
+    assert list(usual_bound(load(Source("file.py", text)), options)) == [bound]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -13,10 +12,7 @@ import torch
 
 pytest.importorskip("flwr", reason="needs the extra: pip install 'aspire-ease[flower]'")
 
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, RecordDict
-from flwr.clientapp import ClientApp
-from flwr.serverapp import Grid
-from flwr.supercore.task_identity import TaskIdentity
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDict
 
 from aspire.api import Job, replay
 from aspire.api.user_file import job_of, read
@@ -26,7 +22,8 @@ from aspire.engines.flower.carrier import TRIES, GridCarrier
 from aspire.engines.flower.messages import from_report, from_task, to_report, to_task
 from aspire.methods import aspire
 from aspire.types import Report, Task
-from tests.method_files import METHODS, OWN, PROBLEM
+from tests.flower.grid import Here, as_in_a_run
+from tests.method_files import OWN
 
 FILE = """
 import torch
@@ -44,53 +41,9 @@ def site(name):
 """
 
 
-class Here(Grid):
-    """A grid whose nodes are this process: a message is served when it is pulled for."""
-
-    def __init__(self, app: ClientApp, nodes: dict[int, dict[str, Any]], config: dict[str, Any]):
-        self.app, self.nodes, self.config = app, nodes, config
-        self.waiting: dict[str, Message] = {}
-        self.broken: dict[int, Error] = {}
-        self.sent: list[Message] = []
-        self.most = 10**9
-
-    def set_run(self, run: Any) -> None: ...
-    def create_message(self, *arguments: Any, **named: Any) -> Any: ...
-    def send_and_receive(self, *arguments: Any, **named: Any) -> Any: ...
-
-    @property
-    def run(self) -> Any:
-        return None
-
-    def get_node_ids(self) -> Iterable[int]:
-        return list(self.nodes)
-
-    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        ids = []
-        for message in messages:
-            if len(self.sent) >= self.most:
-                raise ConnectionError("the SuperLink is gone")
-            self.sent.append(message)
-            message.metadata.__dict__["_message_id"] = f"message {len(self.sent)}"
-            self.waiting[message.metadata.message_id] = message
-            ids.append(message.metadata.message_id)
-        return ids
-
-    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        due = [self.waiting.pop(m) for m in message_ids if m in self.waiting]
-        return [self.serve(message) for message in due]
-
-    def serve(self, message: Message) -> Message:
-        node = message.metadata.dst_node_id
-        if node in self.broken:
-            return Message(self.broken[node], reply_to=message)
-        context = Context(0, node, self.nodes[node], RecordDict(), self.config)
-        return self.app(message, context)
-
-
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
+    as_in_a_run()
     path = tmp_path / "file.py"
     path.write_text(FILE, encoding="utf-8")
     return path
@@ -279,23 +232,6 @@ def test_a_whole_run_equals_its_replay(file: Path, tmp_path: Path) -> None:
     assert (run.train_samples > 0).all()
     events, _ = replay(tmp_path / "run", job_without_data(file, config))
     assert events == 14  # two probes, twelve steps
-
-
-@pytest.mark.parametrize("text", [*METHODS, None])
-def test_any_method_runs_and_replays(text: str | None, file: Path, tmp_path: Path) -> None:
-    """Named in the run's config; without that, a whole method that FILE.py holds."""
-    file.write_text(OWN if text is None else PROBLEM)
-    config: dict[str, Any] = {"iterations": 30, "batch-size": 8, "out": str(tmp_path / "run")}
-    if text is not None:
-        config["method"] = text
-    grid = Here(client_app(file), {11: {"site": "a"}, 12: {"partition-id": 1}}, config)
-    run = train_over(grid, file, config)
-    assert run.iterations == 30
-    assert run.method == ("mine" if text is None else text.partition("(")[0])
-    assert run.worst_accuracy is not None
-    assert run.worst_accuracy > 0.5
-    source = json.loads((tmp_path / "run" / "run.json").read_text())["source"]
-    replay(tmp_path / "run", job_of(read(file), source["options"], only=[]))
 
 
 def test_local_steps_are_fifty_where_a_method_has_them(file: Path) -> None:

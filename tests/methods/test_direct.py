@@ -14,7 +14,13 @@ from torch import nn
 from aspire import train
 from aspire.api import Interrupted, prepare, replay, resume
 from aspire.methods import aspire, direct
-from aspire.methods.aspire_ease.optimisers import FlooredAdamW, moments_of, opened, scales_of
+from aspire.methods.aspire_ease.optimisers import (
+    Default,
+    FlooredAdamW,
+    moments_of,
+    opened,
+    scales_of,
+)
 from aspire.sets import CDNorm, Simplex
 from aspire.simulator.delays import Constant
 from aspire.types import Joined, Left, Stepped
@@ -138,6 +144,21 @@ def test_regret_is_what_the_adversary_sees() -> None:
 def test_scales_follow_the_tensors() -> None:
     w, b, zero = torch.full((4, 3), 0.2), torch.zeros(4), torch.zeros(5, 16)
     assert scales_of([w, b, zero]) == pytest.approx((0.2, 0.225, 0.25))
+
+
+def test_an_adapter_is_one_factor_of_the_default_step() -> None:
+    """Two adapters, each with a matrix that starts at zero, and a head: three factors, not five."""
+    shapes = {"a": (4, 9), "b": (9, 4), "c": (4, 9), "d": (9, 4), "head": (2, 9), "bias": (2,)}
+    z = torch.cat(
+        [(0.0 if n in "bd" else 0.5) * torch.ones(s).reshape(-1) for n, s in shapes.items()]
+    )
+    moments = moments_of(z, tuple(shapes.items()))
+    groups = opened(Default(None, 0.0, False), None, z, moments).optimizer.param_groups
+    assert [group["depth"] for group in groups] == [3] * 6
+    assert [group["lr"] for group in groups] == pytest.approx([0.4 / 3 * 0.5] * 6)
+    z.fill_(0.5)  # a run that goes on keeps the depth of its start
+    again = opened(Default(None, 0.0, False), None, z, moments).optimizer.param_groups
+    assert [group["lr"] for group in again] == [group["lr"] for group in groups]
 
 
 def test_the_floor_stops_a_coordinate_that_one_site_uses() -> None:

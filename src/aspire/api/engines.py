@@ -19,7 +19,6 @@ from aspire.api.checkpointer import Keeper, interrupted
 from aspire.api.job import Job, prepare
 from aspire.api.run import Run, outcome
 from aspire.arguments import is_number, real_number, shown, whole_number
-from aspire.compiled.native import keep_memory
 from aspire.engines.carrier import Carrier, Engine
 from aspire.engines.driver import Drive, Driver, begin
 from aspire.engines.serve import Crew
@@ -183,7 +182,6 @@ def drive(
     stop       asked after every event; True leaves a checkpoint and raises Interrupted
     limits     to which the run in the checkpoint is extended
     """
-    keep_memory()
     if folder is None:
         trail = events.EventLog(log)
     else:

@@ -7,6 +7,7 @@ from dataclasses import MISSING, fields
 from typing import Any, TypeVar
 
 from aspire.engines.carrier import Engine
+from aspire.engines.process import keep_memory
 
 E = TypeVar("E")
 
@@ -18,6 +19,7 @@ def engine_named(name: str, arguments: Mapping[str, Any]) -> Engine | None:
             if value:
                 raise ValueError(f"{option}={value!r} belongs to an engine: expected --engine ray")
         return None
+    keep_memory()
     if name == "ray":
         from aspire.engines.ray import Ray
 

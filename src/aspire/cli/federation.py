@@ -30,7 +30,9 @@ from aspire.api.user_file import (
 )
 from aspire.cli.run import train_command
 from aspire.cli.shared import interruptible, progress_bar, stoppable
+from aspire.engines.process import keep_memory
 from aspire.engines.serve import say_conversions
+from aspire.methods import by_name
 from aspire.methods.aspire_ease.forms import form_of
 from aspire.problem.problem import is_linear
 from aspire.problem.samples import once
@@ -162,6 +164,7 @@ def server_command(
     listen = _with_port(listen)
     kits.read(kit)
     module = load(source)
+    keep_memory()
     names = site_names(module, kits.allowed(kit))
     if has_own_method(module, options):
         settled(module)
@@ -203,13 +206,13 @@ def server_command(
 
 
 def usual_bound(module: ModuleType, options: dict[str, Any]) -> dict[str, float]:
-    """The bound on what one site can do, by the form that will train."""
+    """The bound on what one site can do, by the form of `aspire` that will train."""
     given = {name: options[name] for name in OF_METHODS if options.get(name) is not None}
-    form = options["form"]
-    if options["method"] is None and not hasattr(module, "method"):
-        linear = is_linear(call(module, "model"))
-        given |= {name: True for name in MASTERS if hasattr(module, name)}
-        form = form_of(form, given, linear=linear)
+    name, arguments = by_name.parse(options["method"] or "aspire")
+    if name != "aspire" or has_own_method(module, options):
+        return {"pull_bound": BOUND}  # where the method has one
+    given |= arguments | {name: True for name in MASTERS if hasattr(module, name)}
+    form = form_of(given.pop("form", None), given, linear=is_linear(call(module, "model")))
     return {"clip": CLIP} if form == "direct" else {"pull_bound": BOUND}
 
 
@@ -301,6 +304,7 @@ def site_command(
     from aspire.problem.problem import Flat
 
     torch.set_num_threads(threads)
+    keep_memory()
     policy = read_policy(policy_file, limits)
     mine = kits.read(kit)
     source = read(file)

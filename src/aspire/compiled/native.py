@@ -34,8 +34,6 @@ FLAGS = ("-O3", "-std=gnu11", "-shared", "-fPIC")
 NATIVE = ("-march=native",), ("-mcpu=native",), ()  # the first that the compiler takes
 PRECISIONS = {torch.float32: ("-DREAL=float", "-DSINGLE"), torch.float64: ("-DREAL=double",)}
 MOST_LAYERS = 16  # as in rows.c
-M_TRIM_THRESHOLD = -1  # of malloc.h
-M_MMAP_THRESHOLD = -3
 SECONDS = 60.0
 
 _number = ctypes.c_int64
@@ -78,20 +76,6 @@ def at(x: Any) -> int:
     if not x.flags.c_contiguous:
         raise ValueError(f"an array of strides {x.strides}: expected one piece of memory")
     return int(x.ctypes.data)
-
-
-def keep_memory() -> None:
-    """Free memory stays, 256 MB of it: the first touch of a fresh page, zeroed by the system, costs
-    more than the arithmetic on a vector that lies on it."""
-    _call("mallopt", M_MMAP_THRESHOLD, 2**25)  # the most that glibc took before 2.35
-    _call("mallopt", M_TRIM_THRESHOLD, 2**28)
-
-
-def _call(name: str, *given: int) -> None:
-    """A call that is not in every C library."""
-    function = getattr(ctypes.CDLL(None), name, None) if os.name == "posix" else None
-    if function is not None:
-        function(*given)
 
 
 @lru_cache(maxsize=4)

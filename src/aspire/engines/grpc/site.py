@@ -21,7 +21,6 @@ from typing import Any
 import grpc
 from grpc import aio
 
-from aspire.compiled.native import keep_memory
 from aspire.engines.grpc.kits import Kit
 from aspire.engines.grpc.messages import (
     CHUNK,
@@ -113,7 +112,6 @@ class Dialler:
     async def run(self) -> None:
         """Until the server says that the run is over."""
         self.loop = asyncio.get_running_loop()
-        keep_memory()
         while True:
             try:
                 await self.connect()

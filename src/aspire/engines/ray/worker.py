@@ -13,7 +13,7 @@ import numpy as np
 import ray
 import torch
 
-from aspire.compiled.native import keep_memory
+from aspire.engines.process import keep_memory
 from aspire.engines.ray.shared import REPORT, TASK, Address, Layout, Segment
 from aspire.engines.serve import look_ahead, serve
 from aspire.problem.sites import Site

@@ -25,7 +25,7 @@ from aspire.types import Count, Tensors
 
 Make = Callable[[list[dict[str, Any]]], Optimizer]
 Schedule = Callable[[Optimizer], Any]
-RELATIVE = 0.4  # over the number of matrices: a tensor's first steps, in units of its own size
+RELATIVE = 0.4  # over the depth: a tensor's first steps, in units of its own size
 SETTLE = 2000.0  # master steps after which the default's rate is 0.71 of its first
 BETAS = (0.5, 0.999)  # old gradients are momentum already
 SMALL = 1e-3  # rms of a tensor that starts at zero, such as an adapter's second matrix
@@ -38,11 +38,13 @@ class Moments:
 
     tensors  names and shapes, in the order in which they lie in z
     scales   the size of each tensor at the start
+    depth    matrices that do not start at zero
     state    its own tensors, by 'number of the tensor/name'; numbers: the same of plain numbers
     """
 
     tensors: Tensors
     scales: tuple[float, ...]
+    depth: Count
     state: dict[str, Tensor] = field(default_factory=dict)
     numbers: dict[str, float] = field(default_factory=dict)
 
@@ -79,7 +81,8 @@ _metrics: WeakKeyDictionary[Moments, tuple[int, Tensor]] = WeakKeyDictionary()
 def moments_of(z: Tensor, tensors: Tensors) -> Moments:
     """Of an optimiser that has taken no step yet."""
     tensors = tensors or (("w", (len(z),)),)
-    return Moments(tensors, scales_of(views(z, tensors)))
+    params = views(z, tensors)
+    return Moments(tensors, scales_of(params), depth_of(params))
 
 
 def views(z: Tensor, tensors: Tensors) -> list[Tensor]:
@@ -91,7 +94,7 @@ def views(z: Tensor, tensors: Tensors) -> list[Tensor]:
 
 def scales_of(params: list[Tensor]) -> tuple[float, ...]:
     """The rms of each matrix, 1/sqrt(fan in) where it is near zero; of a vector, their median."""
-    sizes = [float(x.double().square().mean().sqrt()) if x.numel() else 0.0 for x in params]
+    sizes = [rms(x) for x in params]
     for i, x in enumerate(params):
         if sizes[i] < SMALL:
             sizes[i] = 1.0 / math.sqrt(max(1, x.numel() // max(1, len(x)) if x.ndim > 1 else 1))
@@ -100,6 +103,19 @@ def scales_of(params: list[Tensor]) -> tuple[float, ...]:
         return tuple(sizes)
     middle = float(np.median(matrices))
     return tuple(s if x.ndim > 1 else middle for s, x in zip(sizes, params, strict=True))
+
+
+def depth_of(params: list[Tensor]) -> int:
+    """The number of matrices, at least 1; one that starts at zero belongs to another.
+
+    Moving all L factors of a product by a share r moves the product by about L r. An adapter B A
+    with B = 0 is one factor: what A does is multiplied by what B has become.
+    """
+    return max(1, sum(x.ndim > 1 and rms(x) >= SMALL for x in params))
+
+
+def rms(x: Tensor) -> float:
+    return float(x.double().square().mean().sqrt()) if x.numel() else 0.0
 
 
 # ---------------------------------------------------------------- what runs
@@ -182,7 +198,7 @@ def opened(
     params = views(z, moments.tensors)
     names = [name for name, _ in moments.tensors]
     groups = [
-        {"params": [x], "name": name, "scale": scale}
+        {"params": [x], "name": name, "scale": scale, "depth": moments.depth}
         for x, name, scale in zip(params, names, moments.scales, strict=True)
     ]
     with calling("optimizer"):
@@ -225,16 +241,15 @@ def name_of(function: Any) -> str | None:
 
 @dataclass(frozen=True)
 class Default:
-    """AdamW; with no learning rate given, lr = 0.4 / (number of matrices) times a tensor's size."""
+    """AdamW; with no learning rate given, lr = 0.4 / depth times the size of each tensor."""
 
     learning_rate: float | None
     weight_decay: float
     floored: bool
 
     def __call__(self, groups: list[dict[str, Any]]) -> Optimizer:
-        matrices = sum(group["params"][0].ndim > 1 for group in groups)
         for group in groups:
-            relative = RELATIVE / max(1, matrices) * group["scale"]
+            relative = RELATIVE / group["depth"] * group["scale"]
             group["lr"] = relative if self.learning_rate is None else self.learning_rate
         common: dict[str, Any] = {"lr": 1e-3, "betas": BETAS, "weight_decay": self.weight_decay}
         if self.floored:
