@@ -55,7 +55,7 @@ bench-peers: $(STAMP)  ## install other simulators in .venv-peers and measure th
 
 clean:  ## remove .venv and everything that was generated
 	rm -rf $(VENV) .venv-peers demo build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
-	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+	find src reproduction tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 $(BIN)/pip:
 	@for python in $(CANDIDATES); do \

@@ -13,7 +13,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from aspire.experiments import results
+from reproduction import results
 
 OWN = ("wall_seconds", "versions")  # of the machine and the day
 

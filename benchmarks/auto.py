@@ -23,9 +23,9 @@ import numpy as np
 import torch
 
 from aspire import train
-from aspire.data import load
-from aspire.experiments.convex import ConvexProblem, exact_value, problems, solve
 from aspire.sets import CDNorm
+from reproduction.convex import ConvexProblem, exact_value, problems, solve
+from reproduction.data import load
 
 HERE = Path(__file__).parent
 

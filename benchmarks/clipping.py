@@ -14,9 +14,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from aspire.experiments.networks import liars, run
-from aspire.experiments.networks.plan import Plan
 from aspire.methods.aspire_ease import optimisers
+from reproduction.networks import liars, run
+from reproduction.networks.plan import Plan
 
 
 def accuracy(method: str, attack: str, seed: int, gradients: int) -> float:

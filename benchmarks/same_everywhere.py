@@ -38,7 +38,7 @@ GRID = [(0.1, 0.1), (0.1, 2), (0.05, 2), (0.02, 1), (0.02, 2), (0.02, 5), (0.01,
 SHARED = ["--weight-decay", "0.01", "--evaluate-every", "0", "--log", "off", "--batch-size", "0"]
 FILE = f"""
 import torch
-from aspire.experiments import demo
+from reproduction import demo
 from aspire.sets import CDNorm
 
 def model():

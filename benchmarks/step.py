@@ -13,9 +13,9 @@ from __future__ import annotations
 import argparse
 import itertools
 
-from aspire.experiments.networks import plan, run
-from aspire.experiments.networks.methods import DIRECT
 from aspire.methods.aspire_ease import optimisers
+from reproduction.networks import plan, run
+from reproduction.networks.methods import DIRECT
 
 
 def loss(network: str, size: str, seed: int) -> float:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from aspire.experiments import results
-from aspire.experiments.cells import Cell
+from reproduction import results
+from reproduction.cells import Cell
 
 ROOT = Path(__file__).parent.parent
 BENCHMARKS = ROOT / "benchmarks"
@@ -18,7 +18,7 @@ BENCHMARKS = ROOT / "benchmarks"
 
 def run(*words: str) -> str:
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    env["PYTHONPATH"] = os.pathsep.join([str(ROOT / "src"), env.get("PYTHONPATH", "")])
+    env["PYTHONPATH"] = os.pathsep.join([str(ROOT / "src"), str(ROOT), env.get("PYTHONPATH", "")])
     done = subprocess.run(
         [sys.executable, *words], cwd=BENCHMARKS, env=env, capture_output=True, text=True
     )

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -201,3 +202,22 @@ def test_resume_needs_the_same_job(file, tmp_path):
 def test_version_and_help():
     assert call("--version")[0] == 0
     assert "demo" in call("--help")[1]
+
+
+@pytest.mark.parametrize("command", ["data", "demo", "report", "reproduce"])
+def test_commands_of_a_checkout_say_what_is_missing(command, monkeypatch):
+    elsewhere = [path for path in sys.path if not Path(path, "reproduction").is_dir()]
+    monkeypatch.setattr(sys, "path", elsewhere)
+    for module in ("reproduction", "reproduction.commands"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
+    code, text = call(command, "--help")
+    assert code == 2
+    assert "are part of the repository" in text
+    assert len(text.strip().splitlines()) == 1
+    assert f"\n  {command} " not in call("--help")[1]
+
+
+def test_a_checkout_has_all_commands():
+    text = call("--help")[1]
+    for command in ("data", "demo", "report", "reproduce", "train", "replay"):
+        assert f"\n  {command} " in text

@@ -1,11 +1,11 @@
 """The order of the layers, read off the imports.
 
     types, arguments <- protocol, sets, compiled <- problem, core <- methods <- runs
-    runs <- simulator, engines <- api <- experiments <- cli
-    types <- data <- experiments
+    runs <- simulator, engines <- api <- cli <- reproduction
+    reproduction.data <- reproduction
 
 A module imports from layers to its left, and from its own. Clocks, files, sockets, logging and
-outside randomness start at runs and data; printing belongs to the command line alone.
+outside randomness start at runs and reproduction.data; printing belongs to the command line alone.
 `compiled` is no layer of the algorithm: it compiles C for this machine, for whoever has some.
 """
 
@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-SOURCE = Path(__file__).parent.parent / "src"
+ROOT = Path(__file__).parent.parent
+SOURCE = ROOT / "src"
 
 # What each layer may import, besides itself. A new module directly under aspire/ needs a row.
 MAY_IMPORT: dict[str, set[str]] = {}
@@ -32,13 +33,13 @@ MAY_IMPORT["simulator"] = MAY_IMPORT["runs"] | {"runs"}
 MAY_IMPORT["engines"] = MAY_IMPORT["runs"] | {"runs"}
 MAY_IMPORT["engines.ray"] = MAY_IMPORT["engines"] | {"engines"}
 MAY_IMPORT["engines.grpc"] = MAY_IMPORT["engines.ray"]
-MAY_IMPORT["data"] = {"types"}
 MAY_IMPORT["api"] = MAY_IMPORT["engines"] | {"engines", "simulator"}
 MAY_IMPORT["engines.flower"] = MAY_IMPORT["api"] | {"api"}  # its apps call the api
-MAY_IMPORT["experiments"] = MAY_IMPORT["api"] | {"api", "data", "__init__"}
-MAY_IMPORT["cli"] = MAY_IMPORT["experiments"] | {"experiments", "engines.ray", "engines.grpc"}
+MAY_IMPORT["cli"] = MAY_IMPORT["api"] | {"api", "engines.ray", "engines.grpc", "__init__"}
 MAY_IMPORT["__main__"] = {"cli"}
 MAY_IMPORT["__init__"] = set(MAY_IMPORT)  # the front door shows what it likes
+MAY_IMPORT["reproduction.data"] = set()
+MAY_IMPORT["reproduction"] = MAY_IMPORT["cli"] | {"cli", "reproduction.data"}
 
 PURE = {"types", "arguments", "protocol", "problem", "sets", "core", "methods"}
 MAY_PRINT = {"cli", "__main__"}
@@ -51,14 +52,14 @@ OUTSIDE_WORLD = {
 TORCH_DRAWS = {"rand", "randn", "randint", "randperm", "multinomial", "bernoulli", "normal"}
 
 
-def module_name(path: Path, source: Path = SOURCE) -> str:
+def module_name(path: Path, source: Path) -> str:
     """`src/aspire/sets/box.py` is `aspire.sets.box`; a package is its `__init__`."""
     return ".".join(path.relative_to(source).with_suffix("").parts)
 
 
 def layer_of(module: str) -> str:
-    """The part after `aspire`, of engines with the next: the layer that a module belongs to."""
-    parts = module.split(".")[1:3]
+    """The part after `aspire`, of engines with the next; `reproduction` and its data."""
+    parts = module.removeprefix("aspire.").split(".")[:2]
     layer = ".".join(parts) if ".".join(parts) in MAY_IMPORT else parts[0]
     if layer not in MAY_IMPORT:
         raise AssertionError(
@@ -84,6 +85,8 @@ def imports(module: str, tree: ast.AST) -> Iterator[tuple[int, str]]:
 def imported_layer(name: str) -> str:
     """The layer that `name` is taken from; a plain attribute of aspire comes from its door."""
     parts = name.split(".")
+    if parts[0] == "reproduction":
+        return layer_of(name)
     if len(parts) == 1 or (len(parts) == 2 and parts[1] not in MAY_IMPORT):
         return "__init__"
     return layer_of(name)
@@ -94,7 +97,7 @@ def layer_faults(module: str, code: str) -> list[str]:
     layer = layer_of(module)
     faults = []
     for line, name in imports(module, ast.parse(code)):
-        if name.split(".")[0] != "aspire":
+        if name.split(".")[0] not in {"aspire", "reproduction"}:
             continue
         target = imported_layer(name)
         if name == "aspire.__version__" and layer not in PURE:
@@ -152,17 +155,21 @@ def purity_faults(module: str, code: str) -> list[str]:
     return [f"{module}, line {line}: {what}" for line, what in sorted(faults)]
 
 
-MODULES = sorted((SOURCE / "aspire").rglob("*.py"))
+MODULES = {
+    module_name(path, where): path
+    for where, package in ((SOURCE, "aspire"), (ROOT, "reproduction"))
+    for path in sorted((where / package).rglob("*.py"))
+}
 
 
-@pytest.mark.parametrize("path", MODULES, ids=module_name)
-def test_imports_point_left(path: Path) -> None:
-    assert layer_faults(module_name(path), path.read_text(encoding="utf-8")) == []
+@pytest.mark.parametrize("module", MODULES)
+def test_imports_point_left(module: str) -> None:
+    assert layer_faults(module, MODULES[module].read_text(encoding="utf-8")) == []
 
 
-@pytest.mark.parametrize("path", MODULES, ids=module_name)
-def test_the_algorithm_sees_no_outside_world(path: Path) -> None:
-    assert purity_faults(module_name(path), path.read_text(encoding="utf-8")) == []
+@pytest.mark.parametrize("module", MODULES)
+def test_the_algorithm_sees_no_outside_world(module: str) -> None:
+    assert purity_faults(module, MODULES[module].read_text(encoding="utf-8")) == []
 
 
 @pytest.mark.parametrize(
@@ -178,10 +185,11 @@ def test_the_algorithm_sees_no_outside_world(path: Path) -> None:
         ("aspire.methods.aspire", "from aspire.simulator import simulator"),
         ("aspire.methods.aspire", "from aspire import __version__"),
         ("aspire.simulator.simulator", "from aspire import train"),
-        ("aspire.data.files", "from aspire.problem import batches"),
-        ("aspire.api", "from aspire.data import load"),
+        ("reproduction.data.files", "from aspire.problem import batches"),
+        ("aspire.api", "from reproduction.data import load"),
         ("aspire.api", "import aspire"),
-        ("aspire.experiments.demo", "from ..cli import main"),
+        ("aspire.cli.run", "from reproduction.demo import run"),
+        ("reproduction.data.files", "from ..plans import Request"),
     ],
 )
 def test_an_import_to_the_right_is_seen(module: str, code: str) -> None:
@@ -196,8 +204,8 @@ def test_an_import_to_the_right_is_seen(module: str, code: str) -> None:
         ("aspire.core.ease", "from aspire.sets import CDNorm\nimport torch"),
         ("aspire.methods.aspire", "from aspire import problem, core"),
         ("aspire.simulator.simulator", "from aspire import __version__"),
-        ("aspire.experiments.demo", "from aspire.data import load"),
-        ("aspire.cli", "from aspire import __version__, train\nfrom .experiments import demo"),
+        ("reproduction.demo", "from reproduction.data import load"),
+        ("aspire.cli", "from aspire import __version__, train"),
         ("aspire.__init__", "from .api import train\nfrom aspire.sets import CDNorm"),
     ],
 )
@@ -209,7 +217,7 @@ def test_an_import_to_the_left_is_allowed(module: str, code: str) -> None:
     ("module", "code"),
     [
         ("aspire.api", "print('done')"),
-        ("aspire.experiments.demo", "def f():\n    print('done')"),
+        ("reproduction.demo", "def f():\n    print('done')"),
         ("aspire.core.master", "import time"),
         ("aspire.core.master", "from os import path"),
         ("aspire.core.master", "def f():\n    import logging.handlers"),
@@ -227,7 +235,7 @@ def test_an_impure_line_is_seen(module: str, code: str) -> None:
 def test_outer_layers_may_use_clocks_and_files() -> None:
     code = "import time, logging\nfrom pathlib import Path\nopen('x')"
     assert purity_faults("aspire.simulator.simulator", code) == []
-    assert purity_faults("aspire.data.files", code) == []
+    assert purity_faults("reproduction.data.files", code) == []
     assert purity_faults("aspire.cli", "print('done')") == []
 
 
@@ -240,9 +248,9 @@ def test_a_generator_of_ones_own_is_allowed() -> None:
 def test_only_processes_of_our_own_change_the_allocator() -> None:
     """Its settings hold for the whole process, which may be the user's."""
     asking = {
-        module_name(path)
-        for path in MODULES
-        for _, name in imports(module_name(path), ast.parse(path.read_text(encoding="utf-8")))
+        module
+        for module, path in MODULES.items()
+        for _, name in imports(module, ast.parse(path.read_text(encoding="utf-8")))
         if name == "aspire.engines.process.keep_memory"
     }
     assert asking == {"aspire.cli.engines", "aspire.cli.federation", "aspire.engines.ray.worker"}

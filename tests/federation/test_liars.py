@@ -22,12 +22,12 @@ from aspire.engines.grpc.connections import Terms
 from aspire.engines.grpc.messages import shape_of
 from aspire.engines.grpc.server import Server
 from aspire.engines.grpc.wire_pb2 import Settings
-from aspire.experiments import demo
 from aspire.methods.aspire_ease.consensus import consensus as aspire
 from aspire.methods.aspire_ease.consensus_state import weights
 from aspire.problem.problem import Problem, build
 from aspire.runs.log import EventLog
 from aspire.types import Facts, Info, Method, Report, Stepped
+from reproduction import demo
 from tests.federation.parties import Sites
 
 NAMES = tuple("ABCDEF")

@@ -36,7 +36,7 @@ def site(name):
 """
 DIGITS = """
 def data(name):
-    from aspire.experiments import demo
+    from reproduction import demo
     made = demo.sites(0)
     return made[list(made)[{"a": 0, "b": 3, "c": 5}[name]]]
 """
@@ -74,7 +74,8 @@ class Stage:
             self.port = probe.getsockname()[1]
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
-        environment = os.environ | {"OMP_NUM_THREADS": "1"}
+        path = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
+        environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": path}
         process = subprocess.Popen(
             [sys.executable, "-m", "aspire", *arguments], cwd=self.folder, env=environment,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,

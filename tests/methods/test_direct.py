@@ -64,6 +64,48 @@ def test_the_multipliers_follow_the_losses() -> None:
     assert method_weights(board)[1] > 0.9
 
 
+class Costly(Quadratic):
+    """A loss costs as much as ten gradients."""
+
+    loss_samples = 30
+
+
+@pytest.mark.parametrize("loss_tasks", [True, False])
+def test_losses_cost_at_most_a_quarter_of_what_gradients_cost(loss_tasks: bool) -> None:
+    """Of 20 sites two have weight; nobody answers before all others have been asked."""
+    sites = [Costly((float(j > 17), 0.0), offset=100.0 * (j > 17)) for j in range(20)]
+    method = direct(Simplex(), quorum=2, optimizer=sgd(0.01), loss_tasks=loss_tasks)
+    board = Board(method, sites, START)
+    for j in range(20):
+        board.turn(j)
+    order = list(board.hands)
+    asked: dict[int, int] = {}
+    gradients = 0.0
+    for _ in range(800):
+        asked |= {
+            task.id: sites[j].loss_samples
+            for j, task in board.hands.items()
+            if task.kind in ("both", "loss")
+        }
+        assert sum(asked.values()) <= 0.25 * gradients
+        order += [j for j in board.hands if j not in order]
+        said = board.report(order.pop(0))
+        gradients += 3.0 * said.scalars["gradients"]
+        board.absorb(said)
+    assert sum(asked.values()) >= 0.2 * gradients
+
+
+def test_what_a_site_says_of_its_costs_does_not_silence_the_others() -> None:
+    board = started(direct(Simplex(), quorum=1), (0.0, 0.0), (1.0, 0.0), (2.0, 0.0))
+    for n in range(60):
+        j = sorted(board.hands)[n % len(board.hands)]
+        said = board.report(j)
+        if j == 0 and "loss" in said.scalars:
+            said.scalars["loss_samples"] = 1e12
+        board.absorb(said)
+    assert board.master.heard[1:].min() > 30
+
+
 def method_weights(board: Board) -> np.ndarray:
     return np.asarray(board.method.weights(board.master))
 

@@ -1,4 +1,4 @@
-"""`aspire train`, `aspire replay`, `aspire demo`."""
+"""`aspire train`, `aspire resume`, `aspire replay`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from aspire.api.extending import in_force
 from aspire.api.summary import summary
 from aspire.api.user_file import Source, crew_of, job_of, parts_of, read
 from aspire.cli.engines import engine_named
-from aspire.cli.shared import Sentence, interruptible, progress_bar, stoppable
+from aspire.cli.shared import Sentence, progress_bar, stoppable
 from aspire.runs import files as rundir
 from aspire.runs.folder import read_settings
 from aspire.simulator.replay import Differs
@@ -166,19 +166,6 @@ def replay_command(directory: Path) -> None:
     except Differs as difference:
         raise Sentence(f"The replay of {directory} differs: {difference}.") from difference
     click.echo(f"Replayed {events} events: the same state, bit for bit ({state[:16]}).")
-
-
-@click.command("demo")
-@click.option("--seeds", type=int, default=1, show_default=True, help="Seeds 0 to N-1.")
-@click.option("--out", type=click.Path(path_type=Path), default=Path("demo"), show_default=True)
-def demo_command(seeds: int, out: Path) -> None:
-    """Handwritten digits at six sites, one of them hard: even weights against ASPIRE-EASE."""
-    from aspire.experiments import demo
-
-    with progress_bar(2 * seeds * demo.ITERATIONS) as progress, interruptible(None):
-        result = demo.run(seeds, progress=progress)
-    click.echo(result.text())
-    click.echo(f"\nPicture: {result.draw(out)}\nPage:    {result.write_page(out)}")
 
 
 def recorded(directory: Path) -> tuple[Source, dict[str, Any], dict[str, Any]]:

@@ -113,8 +113,8 @@ def receive(rules: Rules, master: Master, report: Report, tasks: list[Task]) -> 
         enter(rules, master, report, tasks)
         return
     master.reports += 1
-    account(master, report)
     if kind in GRADIENTS:
+        earn(master, report)
         gather(rules, master, report)
         return
     master.last[j] = master.t - 1
@@ -134,10 +134,10 @@ def enter(rules: Rules, master: Master, report: Report, tasks: list[Task]) -> No
         master.present[j] = True
 
 
-def account(master: Master, report: Report) -> None:
-    """Losses may cost a quarter of the sample passes of all gradients."""
-    losses = report.scalars.get("loss_samples", 0.0)
-    master.credit += LOSS_SHARE * (report.scalars["samples"] - losses) - losses
+def earn(master: Master, report: Report) -> None:
+    """Losses may cost a quarter of the sample passes of all gradients, see `tasks.issue`."""
+    passes = report.scalars["samples"] - report.scalars.get("loss_samples", 0.0)
+    master.credit += LOSS_SHARE * max(0.0, passes)
 
 
 def start(rules: Rules, master: Master, tasks: list[Task], infos: list[Info]) -> None:

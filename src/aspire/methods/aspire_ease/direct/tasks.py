@@ -7,7 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from aspire.methods.aspire_ease import optimisers
-from aspire.methods.aspire_ease.direct.rules import GRADIENTS, PROBES, Rules, quorum_of
+from aspire.methods.aspire_ease.direct.rules import (
+    GRADIENTS,
+    LOSSES,
+    PROBES,
+    Rules,
+    quorum_of,
+)
 from aspire.methods.aspire_ease.direct.state import Master
 from aspire.problem import batches
 from aspire.types import SiteMask, Task
@@ -80,7 +86,11 @@ def loss_is_due(master: Master, j: int) -> bool:
 
 
 def issue(rules: Rules, master: Master, j: int, kind: str) -> Task:
-    """All tasks since the last step share one copy of z."""
+    """All tasks since the last step share one copy of z.
+
+    A loss is paid for when it is asked for, so that many that are out together stay within the
+    credit. A site's first task has no price.
+    """
     vectors = {"w": optimisers.handed(master)}
     if "metric" in rules.kinds[kind].given:
         vectors["metric"] = optimisers.metric(master, rules.optimizer, rules.schedule)
@@ -89,6 +99,8 @@ def issue(rules: Rules, master: Master, j: int, kind: str) -> Task:
     task = Task(j, master.next_id, kind, vectors, {"draws": float(master.draws[j])})
     master.hands[j] = (task.id, kind)
     master.asked += kind in GRADIENTS
+    if kind in LOSSES and kind not in PROBES:
+        master.credit -= float(master.loss_cost[j])
     master.next_id += 1
     return task
 

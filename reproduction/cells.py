@@ -1,0 +1,209 @@
+"""One cell of a table: a method on a data set with a seed, trained and scored. No files here."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+
+from aspire.api import Job, prepare
+from aspire.runs import files as rundir
+from aspire.simulator.delays import Delays, LogNormal
+from reproduction import attack, choices, scores
+from reproduction.data import Federation, load
+
+BATCH = 100
+HELD_OUT = 0.1
+SPREAD = "spread"
+FOLDS = 5  # seeds of a trial of `tune`
+UNBOUNDED = 10**12  # gradients, where virtual time is the end
+MEANS = (1.0, 5.0)  # of the fastest and the slowest site
+SYNTHETIC = "synthetic"  # the data set of a cell that trains nothing
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What a cell computes; nothing else may change its figures.
+
+    method     its name in the tables; maker: its name in choices.MAKERS
+    budget     worker gradients; points: lines of history
+    delays     'even': LN(1, 0.4) for all; 'spread': per-site means spread from 1 to 5, LN(0, 0.4),
+               for each local step, and the run ends when the slowest site has had the time for
+               its share of the budget, however many gradients that is
+    attack     '', or what the extra site does
+    validation score on a tenth of each training part instead of the test part
+    full       gradients on whole sites, and the stationarity gap in the history
+    """
+
+    experiment: str
+    dataset: str
+    method: str
+    seed: int
+    maker: str
+    budget: int
+    variant: str = "default"
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    points: int = 20
+    delays: str = "even"
+    attack: str = ""
+    validation: bool = False
+    full: bool = False
+    trial: int | None = None
+
+    def plain(self) -> dict[str, Any]:
+        """As it comes back from JSON, so that a finished cell can be recognised."""
+        plain: dict[str, Any] = rundir.plain(asdict(self))
+        return plain
+
+
+def run(cell: Cell, data: str | None) -> dict[str, Any]:
+    """The record of a cell: its fields, then those of a run's result.json, then its history."""
+    began = time.perf_counter()
+    with one_thread():
+        if cell.dataset == SYNTHETIC:
+            found = scores.largest_delays(cell.seed, cell.budget)
+        elif cell.trial is not None:
+            found = folded(cell, data)
+        elif cell.maker == "ind":
+            found = best_alone(cell, data)
+        else:
+            found = trained(cell, data)
+        versions = rundir.versions()
+    found |= {"wall_seconds": time.perf_counter() - began, "versions": versions}
+    record = cell.plain()
+    return record | {name: value for name, value in found.items() if name not in record}
+
+
+def trained(cell: Cell, data: str | None) -> dict[str, Any]:
+    """Train and score; a run that cannot go on counts as accuracy 0 and says why."""
+    found = watch_of(cell, *job_of(cell, data)).carry_out()
+    return {**found, "evaluated_on": "validation"} if cell.validation else found
+
+
+def folded(cell: Cell, data: str | None) -> dict[str, Any]:
+    """A trial on the seeds s, s + 1, ...: the mean of every number of the records."""
+    train = best_alone if cell.maker == "ind" else trained
+    runs = [train(replace(cell, seed=cell.seed + fold), data) for fold in range(FOLDS)]
+    return {**mean_of(runs), "folds": FOLDS}
+
+
+def mean_of(found: list[Any]) -> Any:
+    """Number by number through lists and dicts; of anything else, or of unequal ones, the first."""
+    found = [one.tolist() if isinstance(one, np.ndarray | np.generic) else one for one in found]
+    first = found[0]
+    if isinstance(first, dict):
+        return {key: mean_of([one[key] for one in found if key in one]) for key in first}
+    if isinstance(first, list) and all(len(one) == len(first) for one in found):
+        return [mean_of(list(items)) for items in zip(*found, strict=True)]
+    if any(type(one) not in (int, float) for one in found):
+        return first
+    return sum(found) / len(found)
+
+
+def best_alone(cell: Cell, data: str | None) -> dict[str, Any]:
+    """max{Ind_j}: one model for each site j, budget/N gradients each; the best worst accuracy.
+
+    Every model is scored on all sites; `alone` holds the figures of each.
+    """
+    n = len(federation(cell, data).sites)
+    one = replace(cell, budget=cell.budget // n, points=max(2, cell.points // n))
+    settings = [{**cell.settings, "site": j} for j in range(n)]
+    job, _ = job_of(replace(one, settings=settings[0]), data)
+    jobs = [replace(job, method=choices.make(cell.maker, n, own)) for own in settings]
+    runs = scores.abreast([watch_of(one, job) for job in jobs])
+    best = max(range(n), key=lambda j: (runs[j]["worst_accuracy"], runs[j]["mean_accuracy"]))
+    names = ("worst_accuracy", "mean_accuracy", "std_accuracy", "worst_loss", "worker_gradients")
+    alone = [{"site": j, **{name: runs[j][name] for name in names}} for j in range(n)]
+    spent = {name: sum(run[name] for run in runs) for name in ("worker_gradients", "sample_passes")}
+    found = {**runs[best], **spent, "alone": alone}
+    return {**found, "evaluated_on": "validation"} if cell.validation else found
+
+
+# ---------------------------------------------------------------- pieces
+
+
+def job_of(cell: Cell, data: str | None) -> tuple[Job, torch.Tensor | None]:
+    """A job that is ready to start, and the triggered test samples under a backdoor."""
+    fed = federation(cell, data)
+    sites: Any = fed.sites
+    if cell.attack:
+        sites = attack.sites_with(fed, cell.attack, cell.seed)
+    n = len(sites)
+    method = choices.make(cell.maker, n, cell.settings)
+    job = prepare(
+        network(fed, cell.seed),
+        sites,
+        method=attack.lying(method) if cell.attack else method,
+        gradients=UNBOUNDED if cell.delays == SPREAD else cell.budget,
+        batch_size=None if cell.full else BATCH,
+        delays=delays_of(cell, n, int(method.settings.get("local_steps") or 1)),
+        seed=cell.seed,
+        evaluate_every=0,
+    )
+    if cell.attack:
+        job = replace(job, problem=attack.corrupted(job.problem, cell.attack))
+    backdoor = cell.attack == attack.BACKDOOR
+    return job, attack.triggered(fed) if backdoor else None
+
+
+def watch_of(cell: Cell, job: Job, triggered: torch.Tensor | None = None) -> scores.Watch:
+    return scores.Watch(
+        job,
+        cell.budget,
+        cell.points,
+        full=cell.full,
+        horizon=horizon_of(cell, len(job.problem.sites)),
+        triggered=triggered,
+    )
+
+
+def federation(cell: Cell, data: str | None) -> Federation:
+    fed = _loaded(cell.dataset, data, cell.seed, bool(cell.attack))
+    return fed.held_out(HELD_OUT, cell.seed) if cell.validation else fed
+
+
+@lru_cache(maxsize=2)
+def _loaded(name: str, data: str | None, seed: int, raw: bool) -> Federation:
+    return load(name, data, protocol="paper", seed=seed, raw=raw)
+
+
+def network(fed: Federation, seed: int) -> torch.nn.Module:
+    """Linear layers with ReLU between them, torch's own start for this seed."""
+    layers: list[torch.nn.Module] = []
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        for width, following in itertools.pairwise(fed.layers):
+            layers += [torch.nn.Linear(width, following), torch.nn.ReLU()]
+    return torch.nn.Sequential(*layers[:-1])
+
+
+def delays_of(cell: Cell, n: int, local_steps: int) -> Delays:
+    if cell.delays != SPREAD:
+        return LogNormal(1.0, 0.4)
+    return LogNormal(0.0, 0.4, scale=tuple((local_steps * np.linspace(*MEANS, n)).tolist()))
+
+
+def horizon_of(cell: Cell, n: int) -> float | None:
+    """Virtual seconds; None: the budget of gradients is the end."""
+    if cell.delays != SPREAD:
+        return None
+    return cell.budget / n * MEANS[1] * math.exp(0.4**2 / 2)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """A cell's bytes must not depend on how many of them run beside each other."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)

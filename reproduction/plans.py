@@ -1,0 +1,232 @@
+"""What each experiment consists of: names, budgets, and the list of its cells."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from reproduction import attack, choices, tune
+from reproduction.cells import SPREAD, SYNTHETIC, Cell
+from reproduction.data import READERS
+
+# Worker gradients of 100 samples, evaluated at the end, no best checkpoint (SPEC section 6)
+BUDGETS = {
+    "fashion-mnist": 30_000,
+    "person-activity": 15_000,
+    "sc-ma": 150_000,
+    "daily-sports": 60_000,
+    "shl": 60_000,
+}
+QUICK = 50  # --quick divides budgets by this
+LEAST = 40  # gradients per site: the start-up probe takes 13 of them
+PULL_BOUND = 10.0
+COORDINATE_BOUND = 1.0
+MOST_WORKERS = 100_000
+
+
+@dataclass(frozen=True)
+class Request:
+    """What was asked for; seeds None: as many as the experiment has by default."""
+
+    datasets: tuple[str, ...] = tuple(READERS)
+    methods: tuple[str, ...] | None = None
+    seeds: tuple[int, ...] | None = None
+    quick: bool = False
+    tuned: bool = False
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of an experiment: a method by its maker, and what is special about it."""
+
+    maker: str
+    settings: dict[str, Any] = field(default_factory=dict)
+    attack: str = ""
+    trusting: bool = False  # the prior gives the extra site 0.1/N
+    bounded: bool = False  # both bounds on the pull
+
+
+Rows = dict[str, Row]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """An experiment: its rows for a data set of n sites, and how its cells are run.
+
+    curves  columns of the history that are kept: what the tables and pictures are made from
+    """
+
+    rows: Callable[[int], Rows]
+    seeds: int
+    curves: tuple[str, ...] = ()
+    points: int = 20
+    delays: str = "even"
+    share: float = 1.0  # of the table's budget
+    full: bool = False
+    timed: bool = False  # --tuned takes the settings that were chosen for time
+    datasets: tuple[str, ...] = tuple(READERS)
+
+
+def rows_of(*names: str) -> Callable[[int], Rows]:
+    return lambda n: {name: Row(name) for name in names}
+
+
+def attacked(n: int) -> Rows:
+    """Table 2: the backdoor against everybody, and the three lying sites against ASPIRE-EASE.
+
+    Where a site is not to be trusted ASPIRE-EASE has its two bounds; `unbounded` has neither.
+    """
+    door = attack.BACKDOOR
+    rows = {name: Row(name, attack=door) for name in ("fedavg", "mix-even", "afl", "q-ffl")}
+    rows["drfa-prox"] = Row("drfa-prox", attack=door, trusting=True)
+    rows["drfa-prox-even"] = Row("drfa-prox", attack=door)
+    rows["aspire-ease"] = Row("aspire-ease", attack=door, trusting=True, bounded=True)
+    rows["aspire-ease-even"] = Row("aspire-ease", attack=door, bounded=True)
+    rows["aspire-ease-unbounded"] = Row("aspire-ease", attack=door, trusting=True)
+    rows["aspire-ease-clean"] = Row("aspire-ease", bounded=True)
+    for lie in (attack.SCALED, attack.GRADIENT, attack.FIXED):
+        rows[f"lie-{lie}"] = Row("aspire-ease", attack=lie)
+        bound = {"pull_bound": PULL_BOUND}
+        rows[f"lie-{lie}-bounded"] = Row("aspire-ease", bound, attack=lie)
+    return rows
+
+
+def along_gamma(n: int) -> Rows:
+    """Gamma from 0 to N in at most seven steps, and Mix_Even, which Gamma = 0 must equal."""
+    steps = range(n + 1) if n <= 6 else np.linspace(0, n, 6)
+    rows = {f"gamma-{g:g}": Row("aspire-ease", {"budget": float(g)}) for g in steps}
+    return {"mix-even": Row("mix-even"), **rows}
+
+
+RATES = ("aspire-ease", "aspire-ease-central", "gda", "gdmax", "cover", "gcivr")
+CURVE = ("gradients", "worst_accuracy")
+TIMED = ("time", "worst_accuracy")
+TIMES = ("aspire-ease", "aspire-ease-sync", "aspire-cp", "afl", "drfa-prox", "fedavg")
+PLANS: dict[str, Plan] = {
+    "table1": Plan(rows_of(*choices.MAKERS), seeds=10, curves=(*CURVE, "weights")),
+    "table2": Plan(attacked, seeds=10, curves=(*CURVE, "attack_success")),
+    "gamma": Plan(along_gamma, seeds=3, points=5),
+    "time": Plan(
+        rows_of(*TIMES),
+        seeds=3,
+        curves=TIMED,
+        points=60,
+        delays=SPREAD,
+        timed=True,
+    ),
+    "planes": Plan(
+        rows_of("aspire-ease", "aspire-cp"),
+        seeds=3,
+        curves=("time", "planes", "worst_loss"),
+        points=40,
+    ),
+    "delays": Plan(
+        lambda n: {"lognormal": Row("")},
+        seeds=10,
+        curves=("workers", "ratio"),
+        datasets=(SYNTHETIC,),
+    ),
+    "rates": Plan(
+        rows_of(*RATES),
+        seeds=3,
+        curves=("t", "gap"),
+        points=25,
+        share=0.1,
+        full=True,
+        datasets=("fashion-mnist", "person-activity"),
+    ),
+    "tune": Plan(rows_of(*choices.MAKERS), seeds=1, curves=TIMED, points=40, share=0.5),
+}
+NAMES = (*PLANS, "all")
+
+
+def check(name: str, request: Request) -> tuple[str, ...]:
+    """The experiments that NAME stands for; a name that nobody knows is one sentence."""
+    choices.expect("NAME", name, NAMES)
+    for dataset in request.datasets:
+        choices.expect("datasets", dataset, tuple(READERS))
+    chosen = tuple(n for n in PLANS if n != "tune") if name == "all" else (name,)
+    known = {row for n in chosen for row in PLANS[n].rows(3)} | set(choices.MAKERS)
+    known |= {f"gamma-{g}" for g in range(16)} if "gamma" in chosen else set()
+    for method in request.methods or ():
+        choices.expect("methods", method, tuple(sorted(known)))
+    return chosen
+
+
+def cells(name: str, request: Request, datasets: Sequence[str]) -> tuple[list[Cell], list[str]]:
+    """The cells of an experiment in the order of data set, seed, method; what was left out."""
+    plan = PLANS[name]
+    made = []
+    left_out = []
+    here = [d for d in plan.datasets if d in datasets or d == SYNTHETIC]
+    seeds = request.seeds or tuple(range(1 if request.quick else plan.seeds))
+    for dataset in here:
+        rows = plan.rows(1 if dataset == SYNTHETIC else len(READERS[dataset].sites))
+        chosen = {k: r for k, r in rows.items() if not request.methods or k in request.methods}
+        settled = {}
+        for key, row in chosen.items():
+            settings = settings_of(plan, dataset, row, request.tuned)
+            if settings is None:
+                left_out.append(f"{key} on {dataset}: no tuned settings are committed")
+            else:
+                settled[key] = settings
+        for seed in seeds[:1] if name == "tune" else seeds:
+            for key, settings in settled.items():
+                row = chosen[key]
+                made.append(cell_of(name, dataset, key, row, seed, settings, request))
+    return made, left_out
+
+
+def cell_of(
+    name: str,
+    dataset: str,
+    key: str,
+    row: Row,
+    seed: int,
+    settings: dict[str, Any],
+    request: Request,
+) -> Cell:
+    plan = PLANS[name]
+    return Cell(
+        experiment=name,
+        dataset=dataset,
+        method=key,
+        seed=seed,
+        maker=row.maker,
+        budget=budget_of(plan, dataset, request.quick),
+        variant="tuned" if request.tuned and dataset != SYNTHETIC else "default",
+        settings=settings,
+        points=min(6, plan.points) if request.quick else plan.points,
+        delays=plan.delays,
+        attack=row.attack,
+        full=plan.full,
+        validation=name == "tune",
+        trial=0 if name == "tune" else None,
+    )
+
+
+def budget_of(plan: Plan, dataset: str, quick: bool) -> int:
+    if dataset == SYNTHETIC:
+        return 1000 if quick else MOST_WORKERS
+    least = LEAST * len(READERS[dataset].sites)
+    return max(least, round(plan.share * BUDGETS[dataset] / (QUICK if quick else 1)))
+
+
+def settings_of(plan: Plan, dataset: str, row: Row, tuned: bool) -> dict[str, Any] | None:
+    """Tuned or not, what the row fixes stays fixed: table 2 has its own prior, radius and Gamma."""
+    base: dict[str, Any] = {}
+    if tuned and dataset != SYNTHETIC:
+        found = tune.tuned_settings(dataset, row.maker, tune.TIMED if plan.timed else tune.TUNED)
+        if found is None:
+            return None
+        drop = ("prior", "reach", "budget") if row.attack else tuple(row.settings)
+        base = {name: value for name, value in found.items() if name not in drop}
+    if row.trusting:
+        base["prior"] = attack.trusting(len(READERS[dataset].sites)).tolist()
+    if row.bounded:
+        base["pull_bound"] = PULL_BOUND
+        base["coordinate_bound"] = COORDINATE_BOUND
+    return base | row.settings

@@ -1,0 +1,224 @@
+"""A run while it is watched: history at fixed gradients or times, and the last scores."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from aspire.api import Job, Run, evaluate, outcome
+from aspire.runs.errors import Stopped
+from aspire.simulator import simulator
+from aspire.simulator.delays import LogNormal
+from aspire.types import Task
+from reproduction import attack
+
+COLUMNS = ("t", "time", "gradients", "worst_accuracy", "worst_loss", "accuracies", "losses")
+DIGITS = 5  # of what is in the history
+OF_TRAIN = (  # in the result of `train`, and of no use in a cell: no site there has a `val`
+    *("val_losses", "val_accuracies", "val_samples", "worst_val_loss", "worst_val_accuracy"),
+    *("selected", "last", "ended_by", "trend", "converged"),
+)
+
+
+@dataclass
+class Watch:
+    """Carries a job out and looks at it `points` times, evenly in worker gradients.
+
+    full       evenly in their logarithm instead, with the squared stationarity gap
+    horizon    the run ends at this virtual time; looks are evenly in it, half of them in its
+               logarithm: a curve that rises fast at the start
+    triggered  stamped test samples: the last site is the attacker's and counts in no figure
+    """
+
+    job: Job
+    budget: int
+    points: int
+    full: bool = False
+    horizon: float | None = None
+    triggered: Tensor | None = None
+    history: list[dict[str, Any]] = field(default_factory=list)
+    stopped: str = ""  # why the run could not go on
+    seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        end = self.budget if self.horizon is None else self.horizon
+        low = min(end, 14 * len(self.job.problem.sites))  # the probes take 13 gradients each
+        count = self.points if self.horizon is None else self.points // 2
+        even = end * np.arange(1, count + 1) / count
+        early = np.geomspace(low, end, count)
+        steps = early if self.full else even
+        if self.horizon is not None:
+            steps = np.union1d(early, even)
+        self.due = [float(step) for step in steps[:-1]]
+        names = self.job.problem.names
+        self.honest = len(names) - int(names[-1] == attack.EXTRA)
+
+    def carry_out(self) -> dict[str, Any]:
+        simulation = self.job.begin()
+        self.go(simulation)
+        return self.found(simulation)
+
+    def go(
+        self,
+        simulation: simulator.Simulation,
+        pause: Callable[..., Any] = lambda simulation: False,
+    ) -> bool:
+        """On to the end, or until `pause`; True: it is not over yet."""
+        began = time.perf_counter()
+        done = self.done
+        try:
+            simulator.run(simulation, lambda s: done(s) or bool(pause(s)), on_step=self.look)
+            over = done(simulation)
+            if over and (not self.history or self.history[-1]["t"] != simulation.master.t):
+                self.history.append(self.line(simulation))
+        except Stopped as reason:
+            self.stopped = str(reason)
+            over = True
+            self.history.append(self.lost(simulation))
+        self.seconds += time.perf_counter() - began
+        return not over
+
+    def done(self, simulation: simulator.Simulation) -> bool:
+        late = self.horizon is not None and simulation.time >= self.horizon
+        return late or self.job.done(simulation)
+
+    def found(self, simulation: simulator.Simulation) -> dict[str, Any]:
+        """What is known at the end."""
+        run = self.run_of(simulation, self.seconds)
+        found = {**run.result(), "constants": dict(simulation.master.constants)}
+        for name in OF_TRAIN:
+            del found[name]
+        found["history"] = self.columns()
+        if self.stopped:
+            found |= {"stopped": self.stopped, "worst_loss": None}
+        for name in ("attack_success", "extra_weight", "gap"):
+            if name in self.history[-1]:
+                found[name] = self.history[-1][name]
+        return found
+
+    def look(self, simulation: simulator.Simulation) -> None:
+        now = simulation.gradients if self.horizon is None else simulation.time
+        if not self.due or now < self.due[0]:
+            return
+        while self.due and now >= self.due[0]:
+            self.due.pop(0)
+        self.history.append(self.line(simulation))
+
+    def line(self, simulation: simulator.Simulation) -> dict[str, Any]:
+        """One line of history, over the honest sites."""
+        line = evaluate(self.job, simulation)
+        if self.full:
+            line["gap"] = squared_gap(self.job, simulation)
+        if self.triggered is not None:
+            flat = self.job.problem.flat
+            model = flat.module(self.job.method.model(simulation.master)).eval()
+            line["attack_success"] = attack.share_sent(model, self.triggered)
+        if self.honest < len(self.job.problem.names):
+            line["extra_weight"] = line["weights"][-1]
+            for name in ("losses", "train_losses", "test_losses", "accuracies", "weights"):
+                line[name] = line[name][: self.honest]
+            line["worst_loss"] = max(line["losses"])
+            line["worst_accuracy"] = min(line["accuracies"])
+        return line
+
+    def lost(self, simulation: simulator.Simulation) -> dict[str, Any]:
+        """The line of a run that could not go on: no site is served."""
+        nothing = [0.0] * self.honest
+        return {
+            "t": simulation.master.t,
+            "time": simulation.time,
+            "gradients": int(simulation.gradients),
+            "accuracies": nothing,
+            "worst_accuracy": 0.0,
+            "losses": nothing,
+            "worst_loss": None,
+            "worst_case_loss": float("nan"),
+            "weights": self.job.method.weights(simulation.master).tolist()[: self.honest],
+            "planes": self.job.method.planes(simulation.master),
+        }
+
+    def run_of(self, simulation: simulator.Simulation, seconds: float) -> Run:
+        """Over the honest sites, without the model and what the cell has elsewhere."""
+        trained, tested, validated = (x[: self.honest] for x in self.job.problem.sizes())
+        now = simulation.time
+        run = outcome(
+            *(self.job, simulation, self.history, seconds),
+            sizes=(trained, tested, validated),
+            virtual_seconds=now,
+        )
+        sites = self.job.problem.names[: self.honest]
+        return replace(run, model=torch.nn.Identity(), sites=sites, history=[], settings={})
+
+    def columns(self) -> dict[str, list[Any]]:
+        """The history by columns, rounded: what curves are drawn from."""
+        wanted = [*COLUMNS, "weights", "planes", "attack_success", "extra_weight", "gap"]
+        names = [name for name in wanted if any(name in line for line in self.history)]
+        return {name: [_short(line.get(name)) for line in self.history] for name in names}
+
+
+def abreast(watches: Sequence[Watch]) -> list[dict[str, Any]]:
+    """Carry out runs that know nothing of each other, on one problem and with one kind of worker
+    that remembers nothing: the tasks of all of them are evaluated in the same calls."""
+    runs = [(watch, watch.job.begin()) for watch in watches]
+    many = watches[0].job.method.work_many
+    sites = watches[0].job.problem.sites
+    assert many is not None
+    live = runs
+    while live:
+        open_ = [(simulation.desk, task) for _, simulation in live for task in unknown(simulation)]
+        results = many([(None, task, sites[task.worker]) for _, task in open_])
+        for (desk, task), result in zip(open_, results, strict=True):
+            del desk.waiting[task.worker]
+            desk.known[task.worker] = result
+        live = [(watch, simulation) for watch, simulation in live if watch.go(simulation, unknown)]
+    return [watch.found(simulation) for watch, simulation in runs]
+
+
+def unknown(simulation: simulator.Simulation) -> list[Task]:
+    """Tasks in flight that nobody has begun on."""
+    return [simulation.desk.hands[j] for j in simulation.desk.waiting]
+
+
+def _short(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_short(item) for item in value]
+    return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
+
+
+def squared_gap(job: Job, simulation: simulator.Simulation) -> float:
+    """|grad G|^2 of Definition 1 (D.1) where the method has it, else |sum_j p_j grad f_j(w)|^2.
+
+    p are the method's present weights: for COVER and GCIVR that is the gradient of their own
+    objective. Both kinds are what an epsilon-stationary point bounds by epsilon^2.
+    """
+    sites = job.problem.sites
+    master = simulation.master
+    if job.method.gap is not None:
+        found = job.method.gap(
+            master,
+            lambda j, w: sites[j].full_gradient(w),
+            lambda j, w: sites[j].full_loss(w),
+        )
+        return float(found) ** 2
+    w = job.method.model(master)
+    slope = torch.zeros_like(w)
+    for p, site in zip(job.method.weights(master), sites, strict=True):
+        slope += float(p) * site.full_gradient(w)
+    return float(slope.double().square().sum())
+
+
+def largest_delays(seed: int, most: int) -> dict[str, Any]:
+    """max_j of one LN(1, 0.4) delay each, for the first N workers, N = 1, 3, 10, ... up to most."""
+    delays = LogNormal(1.0, 0.4)
+    largest = np.maximum.accumulate([delays(seed, worker, 0) for worker in range(most)])
+    mean = float(np.exp(1.0 + 0.4**2 / 2))
+    sizes = sorted({*(int(10 ** (k / 2)) for k in range(40) if 10 ** (k / 2) <= most), most})
+    curve = [float(largest[n - 1]) for n in sizes]
+    history = {"workers": sizes, "largest": curve, "ratio": [value / mean for value in curve]}
+    return {"history": history, "largest_delay": curve[-1], "mean_delay": mean}

@@ -1,0 +1,189 @@
+"""The tables of a results folder: columns, their texts, and Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from reproduction import paper, results, summary
+from reproduction.results import Record
+
+Line = dict[str, Any]
+TITLES = {
+    "table1": "Table 1: robustness to heterogeneous sites",
+    "table2": "Table 2: a malicious site",
+    "gamma": "Gamma: from the mean to the worst site",
+    "time": "Time: stragglers on a virtual clock",
+    "planes": "Planes: EASE against plain cutting planes",
+    "delays": "Delays: how long the slowest worker takes",
+    "rates": "Rates: the stationarity gap",
+    "tune": "Tuning: 20 trials for every method",
+}
+NOTES = {
+    "table1": "Acc_w: accuracy of the worst site on its test part. Loss_w: largest training loss "
+    "of a site. Std: spread of the accuracies over sites, in points. Ours: mean and standard "
+    "deviation over seeds. All methods had the same number of worker gradients, the same batches "
+    "and the same evaluation at the end; no best checkpoint.",
+    "table2": "An extra site holds poisoned data and reports three times its loss. Success: share "
+    "of stamped test samples that the model takes for the attacker's class. ASPIRE-EASE and "
+    "DRFA-Prox have a prior of 0.1/N for the extra site unless the row says even. The lying sites "
+    "hold clean data and report false models. Accuracy is that of the honest sites; a run that "
+    "broke down counts as 0.",
+    "gamma": "ASPIRE-EASE along its budget Gamma; Gamma = 0 is Mix_Even.",
+    "time": "Times of a local step: per-site means spread evenly from 1 to 5, times LN(0, 0.4); a "
+    "task of K steps lasts K times as long.",
+    "planes": "Cutting planes held by the master.",
+    "delays": "The largest of N delays from LN(1, 0.4), divided by the mean delay.",
+    "rates": "Full local gradients. Solid: measured; dotted: the slope that Theorem 1 or Table E1 "
+    "guarantees, drawn from the first point. A guarantee is an upper bound: a steeper fall agrees.",
+    "tune": "The best trial of each method on the validation part, at half the budget.",
+}
+
+
+def experiments_in(directory: Path) -> dict[str, list[Record]]:
+    """The finished cells of each experiment that has any there; none at all is one sentence."""
+    if not directory.is_dir():
+        raise ValueError(f"DIR={str(directory)!r}: expected a folder of aspire reproduce")
+    read = {name: list(results.read(results.path_of(directory, name)).values()) for name in TITLES}
+    found = {name: records for name, records in read.items() if records}
+    if not found:
+        raise ValueError(f"DIR={str(directory)!r}: expected a folder with NAME.jsonl in it")
+    return found
+
+
+def by_dataset(name: str, records: Sequence[Record]) -> dict[str, list[Line]]:
+    """The lines of an experiment for each data set, in the order of the tables."""
+    lines = summary.lines_of(name, records)
+    names = dict.fromkeys(line["dataset"] for line in lines)
+    return {d: sorted((x for x in lines if x["dataset"] == d), key=order) for d in names}
+
+
+def markdown(directory: Path) -> str:
+    """Every table, one after the other."""
+    parts = []
+    for name, records in experiments_in(directory).items():
+        parts.append(f"### {TITLES[name]}\n\n`aspire reproduce {name}`. {NOTES[name]}\n")
+        for dataset, lines in by_dataset(name, records).items():
+            parts.append(markdown_table(paper.DATASETS.get(dataset, dataset), name, lines))
+    return "\n".join(parts)
+
+
+def markdown_table(title: str, name: str, lines: Sequence[Line]) -> str:
+    columns = COLUMNS.get(name, PLAIN)
+    rows = [[title, *(head for head, _ in columns)], ["---"] * (1 + len(columns))]
+    for line in lines:
+        method = paper.title(line["method"], line["variant"])
+        rows.append([method, *(text(line) for _, text in columns)])
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+# ---------------------------------------------------------------- columns
+
+Column = tuple[str, Callable[[Line], str]]
+
+
+def ours(name: str, factor: float = 1.0, digits: int = 2) -> Callable[[Line], str]:
+    """mean +- std over seeds."""
+
+    def text(line: Line) -> str:
+        if name not in line:
+            return "-"
+        value = factor * line[name]["mean"]
+        std = factor * line[name]["std"]
+        spread = f" ± {std:.{digits}f}" if len(line["seeds"]) > 1 else ""
+        return f"{value:.{digits}f}{spread}"
+
+    return text
+
+
+def points(name: str) -> Callable[[Line], str]:
+    """A figure in points that is no mean over seeds."""
+    return lambda line: f"{100 * line[name]['mean']:.1f}" if name in line else "-"
+
+
+def printed(place: int, digits: int = 2) -> Callable[[Line], str]:
+    """A figure of the paper's Table 1; place: that of paper.Line."""
+
+    def text(line: Line) -> str:
+        if line["method"] == "ind":
+            short = {0: 0, 4: 1}.get(place)
+            found = paper.ALONE.get(line["dataset"])
+            return "-" if found is None or short is None else f"{found[short]:.{digits}f}"
+        row = paper.TABLE1.get(line["dataset"], {}).get(line["method"])
+        return "-" if row is None else f"{row[place]:.{digits}f}"
+
+    return text
+
+
+def printed_success(line: Line) -> str:
+    found = paper.TABLE2.get(line["dataset"], {}).get(line["method"])
+    return "-" if found is None else f"{found:.2f}"
+
+
+def seeds(line: Line) -> str:
+    broke = f", {line['stopped']} broke down" if line["stopped"] else ""
+    return f"{len(line['seeds'])}{broke}"
+
+
+PLAIN: list[Column] = [
+    ("Acc_w, %", ours("worst_accuracy", 100)),
+    ("mean, %", ours("mean_accuracy", 100)),
+    ("Std", ours("std_accuracy", 100)),
+    ("Loss_w", ours("worst_loss", digits=3)),
+    ("gradients", lambda line: f"{line['gradients']:,}"),
+    ("seeds", seeds),
+]
+COLUMNS: dict[str, list[Column]] = {
+    "table1": [
+        ("Acc_w, %", ours("worst_accuracy", 100)),
+        ("paper", printed(0)),
+        ("Loss_w", ours("worst_loss", digits=3)),
+        ("paper", printed(2, 3)),
+        ("Std", ours("std_accuracy", 100)),
+        ("paper", printed(4)),
+        ("mean, %", ours("mean_accuracy", 100)),
+        ("seeds", seeds),
+    ],
+    "table2": [
+        ("success, %", ours("attack_success", 100)),
+        ("paper", printed_success),
+        ("Acc_w, honest, %", ours("worst_accuracy", 100)),
+        ("mean, honest, %", ours("mean_accuracy", 100)),
+        ("largest drop of a site", points("largest_drop")),
+        ("weight of the extra site", ours("extra_weight", digits=3)),
+        ("seeds", seeds),
+    ],
+    "time": [
+        ("Acc_w at the end, %", ours("worst_accuracy", 100)),
+        ("time to AFL's end", ours("time_to_target", digits=0)),
+        ("reached by", lambda line: f"{line.get('reached', '-')} of {len(line['seeds'])}"),
+        ("virtual time at the end", ours("virtual_seconds", digits=0)),
+        ("gradients", lambda line: f"{line['gradients']:,}"),
+        ("seeds", seeds),
+    ],
+    "planes": [
+        ("planes at the end", ours("planes", digits=1)),
+        ("Loss_w", ours("worst_loss", digits=4)),
+        ("worst case over the set", ours("worst_case_loss", digits=4)),
+        ("Acc_w, %", ours("worst_accuracy", 100)),
+        ("seeds", seeds),
+    ],
+    "delays": [
+        ("largest delay at the largest N", ours("largest_delay")),
+        ("workers", lambda line: f"{line['gradients']:,}"),
+        ("seeds", seeds),
+    ],
+    "rates": [
+        ("squared gap at the end", lambda line: f"{line['gap']['mean']:.2e}"),
+        ("gradients", lambda line: f"{line['gradients']:,}"),
+        ("seeds", seeds),
+    ],
+}
+
+
+def order(line: Line) -> tuple[int, float, str]:
+    names = list(paper.TITLES)
+    gamma = float(line["method"].removeprefix("gamma-")) if "gamma-" in line["method"] else 0.0
+    place = names.index(line["method"]) if line["method"] in names else len(names)
+    return place, gamma, line["variant"]
