@@ -13,7 +13,7 @@ from torch import Tensor
 
 from aspire.api import Job, Run, evaluate, outcome
 from aspire.runs.errors import Stopped
-from aspire.simulator import blocks, simulator
+from aspire.simulator import simulator
 from aspire.simulator.delays import LogNormal
 from aspire.types import Task
 from reproduction import attack
@@ -24,7 +24,6 @@ OF_TRAIN = (  # in the result of `train`, and of no use in a cell: no site there
     *("val_losses", "val_accuracies", "val_samples", "worst_val_loss", "worst_val_accuracy"),
     *("selected", "last", "ended_by", "trend", "converged"),
 )
-MANY = 10**12  # steps: gradients or time are the end
 
 
 @dataclass
@@ -62,23 +61,18 @@ class Watch:
 
     def carry_out(self) -> dict[str, Any]:
         simulation = self.job.begin()
-        self.go(simulation, ahead=True)
+        self.go(simulation)
         return self.found(simulation)
 
     def go(
         self,
         simulation: simulator.Simulation,
         pause: Callable[..., Any] = lambda simulation: False,
-        *,
-        ahead: bool = False,
     ) -> bool:
-        """On to the end, or until `pause`; True: it is not over yet. `ahead`: by blocks, where they
-        can serve, until shortly before the end, which is met to the report."""
+        """On to the end, or until `pause`; True: it is not over yet."""
         began = time.perf_counter()
         done = self.done
         try:
-            if ahead and blocks.fits(simulation):
-                blocks.run(simulation, self.nearly, last=MANY, every=self.stride, on_step=self.look)
             simulator.run(simulation, lambda s: done(s) or bool(pause(s)), on_step=self.look)
             over = done(simulation)
             if over and (not self.history or self.history[-1]["t"] != simulation.master.t):
@@ -89,17 +83,6 @@ class Watch:
             self.history.append(self.lost(simulation))
         self.seconds += time.perf_counter() - began
         return not over
-
-    @property
-    def stride(self) -> int:
-        """Steps between two looks: a twentieth of a gap in the history."""
-        S = self.job.method.settings.get("quorum", 1)
-        return max(5, self.budget // (20 * S * max(self.points, 1)))
-
-    def nearly(self, simulation: simulator.Simulation) -> bool:
-        S = self.job.method.settings.get("quorum", 1)
-        late = self.horizon is not None and simulation.time >= 0.98 * self.horizon
-        return late or simulation.gradients >= self.job.gradients - 4 * S * self.stride
 
     def done(self, simulation: simulator.Simulation) -> bool:
         late = self.horizon is not None and simulation.time >= self.horizon

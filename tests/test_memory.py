@@ -137,13 +137,13 @@ def test_the_peak_of_the_direct_form_is_near_the_prediction(count, width, quorum
 
 def test_the_direct_forms_master_holds_the_same_whatever_the_sites():
     few, many = (predict(n, 10**7, form="direct", simulated=False, kept=True) for n in (10, 1000))
-    assert (few.rows, few.blocks, few.checkpoint) == (many.rows, many.blocks, many.checkpoint)
+    assert (few.rows, few.flight, few.checkpoint) == (many.rows, many.flight, many.checkpoint)
     assert few.rows == (7 * 4 + 16) * 10**7  # z, direction, two moments, three versions; float64
     assert many.total < 1.02 * few.total
     thinner = predict(1000, 10**7, form="direct", simulated=False, quorum=100)
     assert thinner.rows - few.rows == 8 * 4 * 10**7  # eleven versions in flight
     simulated = predict(1000, 10**7, form="direct")
-    assert simulated.blocks > 1000 * 4 * 10**7  # gradients that are known ahead
+    assert simulated.flight > 1000 * 4 * 10**7  # gradients that are known ahead
 
 
 def test_a_job_of_the_direct_form_is_refused_by_its_own_size(monkeypatch):
@@ -153,7 +153,7 @@ def test_a_job_of_the_direct_form_is_refused_by_its_own_size(monkeypatch):
     master = predict(SITES, 5110, form="direct", lines=11, simulated=False).total
     monkeypatch.setattr(memory, "free", lambda device: (here + master) // 2)
     prepare(network, dict.fromkeys(map(str, range(SITES))), elsewhere=True, **arguments)
-    with pytest.raises(ValueError, match=r"300 sites with 5110 parameters need .*blocks"):
+    with pytest.raises(ValueError, match=r"300 sites with 5110 parameters need .*flight"):
         prepare(network, sites(), **arguments)
 
 
@@ -169,7 +169,7 @@ def test_the_peak_of_a_process_is_near_the_prediction(count, features, request):
 
 def test_the_prediction_is_a_sum_that_grows_with_every_argument():
     one = predict(100, 1000)
-    assert one.total == one.rows + one.blocks + one.loose + one.objects + one.planes + one.history
+    assert one.total == one.rows + one.flight + one.loose + one.objects + one.planes + one.history
     assert one.rows == 4 * 100 * 1000 * 4
     assert predict(200, 1000).total == 2 * one.total
     assert predict(100, 2000).rows == predict(100, 1000, bytes_each=8).rows == 2 * one.rows
@@ -188,7 +188,7 @@ def test_what_does_not_fit_is_refused_before_the_start(monkeypatch):
 
 
 def test_the_limit_is_nine_tenths_of_what_is_free():
-    needed = Memory(rows=900, blocks=0, loose=0, objects=0, planes=0, history=0)
+    needed = Memory(rows=900, flight=0, loose=0, objects=0, planes=0, history=0)
     memory.refuse_too_large(1, 1, needed, 1000)
     with pytest.raises(ValueError, match="expected at most 90 %"):
         memory.refuse_too_large(1, 1, needed, 999)

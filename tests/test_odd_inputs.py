@@ -413,7 +413,6 @@ ARGUMENTS = {
         ("x", "checkpoint_seconds='x'"),
     ],
     "source": [("x", "source='x': expected a mapping")],
-    "exact": [("no", "exact='no': expected True or False")],
     "tensorboard": [(X, r"tensorboard=<Tensor of shape \(30, 3\)>: expected True")],
     "stationarity": [(None, "stationarity=None: expected True or False")],
     "patience": [(SOME, r"patience=\[\(<Tensor of .* belongs to an engine")],

@@ -186,7 +186,7 @@ def test_killed_and_stopped_actors(connected, tmp_path, given):
     assert {"left", "joined"} <= {e["event"] for e in events if e["worker"] == 1}
     alone = prepare(*given(), **QUICK)
     with few_threads(alone, one=True):  # as in an actor
-        again = replay_events(job.method, alone.problem, events, 0, exact=True)
+        again = replay_events(job.method, alone.problem, events, 0, alone=True)
     assert log.digest(again) == log.digest(state.master)
 
 
@@ -218,7 +218,7 @@ def test_a_killed_and_a_stopped_actor_of_several_sites(connected, tmp_path):
     assert [a == b for a, b in zip(first[:2], now, strict=True)] == [False, True]
     alone = prepare(*wide(5), **QUICK, method=direct(quorum=2))
     with few_threads(alone, one=True):
-        again = replay_events(job.method, alone.problem, events_of(tmp_path), 0, exact=True)
+        again = replay_events(job.method, alone.problem, events_of(tmp_path), 0, alone=True)
     assert log.digest(again) == log.digest(state.master)
 
 

@@ -17,7 +17,6 @@ from aspire.api import Interrupted, prepare, replay, resume
 from aspire.core.schedules import Limits
 from aspire.runs import log
 from aspire.sets import CDNorm, Simplex
-from aspire.simulator import simulator
 from tests.helpers import blobs, linear
 
 QUICK = {"iterations": 60, "batch_size": 8}
@@ -243,16 +242,6 @@ def test_replay_from_python(tmp_path, level):
     assert (events, state) == (end["events"], end["state"])
     with pytest.raises(ValueError, match=r"differs|says"):
         replay(out, prepare(linear(seed=1), blobs(), **QUICK))
-
-
-@pytest.mark.parametrize("level", ["full", "digest"])
-def test_exact_is_one_task_at_a_time_whatever_the_log(tmp_path, level):
-    out = tmp_path / "run"
-    train(linear(), blobs(), out=out, log=level, exact=True, **QUICK)
-    job = prepare(linear(), blobs(), exact=True, **QUICK)
-    alone = simulator.run(job.begin(), job.done)
-    assert log.read(out / "events.jsonl")[1]["state"] == log.digest(alone.master)
-    assert replay(out, job)[1] == log.digest(alone.master)
 
 
 @pytest.mark.parametrize("after", [3, 7])  # among the probes, and later

@@ -35,11 +35,9 @@ def problem(n=6, *, dtype=torch.float64):
     return build(model, sites, batch_size=8)
 
 
-def run(made, path=None, *, exact=False, iterations=60, threads=1, absences=GONE, **method):
-    simulation = simulator.begin(
-        aspire(**method), made, delays=LogNormal(), absences=absences, exact=exact
-    )
-    simulation.evaluate = Evaluator(simulation.method, made, exact=exact, threads=threads)
+def run(made, path=None, *, alone=False, iterations=60, threads=1, absences=GONE, **method):
+    simulation = simulator.begin(aspire(**method), made, delays=LogNormal(), absences=absences)
+    simulation.evaluate = Evaluator(simulation.method, made, alone=alone, threads=threads)
     simulation.log = log.EventLog("full", path)
     simulator.run(simulation, lambda s: s.master.t >= iterations)
     simulation.log.mark("end", simulation.master.t, simulation.master)
@@ -81,9 +79,9 @@ def test_a_site_with_a_gradient_of_its_own_keeps_it():
 
 @pytest.mark.parametrize("method", [{}, {"quorum": 3}, {"local_steps": 3}, {"pull_bound": 10.0}])
 def test_together_is_one_by_one_up_to_rounding(method, tmp_path):
-    paths = [tmp_path / "together", tmp_path / "exact"]
+    paths = [tmp_path / "together", tmp_path / "alone"]
     a = run(problem(), paths[0], **method)
-    b = run(problem(), paths[1], exact=True, **method)
+    b = run(problem(), paths[1], alone=True, **method)
     order = [[(e["event"], e["worker"], e["time"]) for e in log.read(p)[0]] for p in paths]
     assert order[0] == order[1]
     torch.testing.assert_close(a.master.z, b.master.z, rtol=1e-9, atol=1e-11)
@@ -91,15 +89,15 @@ def test_together_is_one_by_one_up_to_rounding(method, tmp_path):
     assert a.gradients == b.gradients
 
 
-@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("alone", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_the_same_bytes_again_with_any_threads_and_in_a_replay(exact, dtype, tmp_path):
+def test_the_same_bytes_again_with_any_threads_and_in_a_replay(alone, dtype, tmp_path):
     made, paths = problem(dtype=dtype), [tmp_path / str(i) for i in range(2)]
     for path, threads in zip(paths, (1, 2), strict=True):
-        run(made, path, exact=exact, threads=threads, quorum=2)
+        run(made, path, alone=alone, threads=threads, quorum=2)
     assert paths[0].read_bytes() == paths[1].read_bytes()
     events, end = log.read(paths[0])
-    master = replay_events(aspire(quorum=2), made, events, 0, exact=exact)
+    master = replay_events(aspire(quorum=2), made, events, 0, alone=alone)
     assert log.digest(master) == end["state"]
 
 

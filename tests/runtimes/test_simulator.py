@@ -9,10 +9,12 @@ import sys
 import numpy as np
 import pytest
 
-from aspire import Absence, Constant, LogNormal, Pareto, Trace, Uniform
+from aspire import Absence, Auto, Constant, LogNormal, Pareto, Trace, Uniform
 from aspire.methods import aspire
+from aspire.problem import batches
 from aspire.runs import log
 from aspire.simulator import simulator
+from aspire.simulator.delays import many
 from aspire.simulator.replay import Differs, replay_events, replay_log
 from aspire.types import Stepped
 from tests.helpers import blob_problem, forged
@@ -156,6 +158,31 @@ def test_delay_models(tmp_path):
     assert LogNormal()(1, 2, 3) == LogNormal()(1, 2, 3) != LogNormal()(1, 2, 4)
 
 
+@pytest.mark.parametrize(
+    "delays",
+    [
+        LogNormal(),
+        LogNormal(0.5, 0.9, scale=[1.0, 2.0, 0.1, 1.0, 3.0, 1.0, 7.0]),
+        Constant((1.0, 2.0, 1.0, 0.5, 1.0, 3.0, 1.0)),
+        Uniform(),
+        Pareto(),
+    ],
+)
+def test_many_delays_are_the_single_ones_to_the_bit(delays):
+    workers = np.arange(700) % 7
+    numbers = np.arange(700) // 3
+    alone = [delays(5, int(j), int(n)) for j, n in zip(workers, numbers, strict=True)]
+    assert many(delays, 5, workers, numbers).tolist() == alone
+
+
+def test_many_uniform_numbers_are_the_single_ones():
+    workers = np.array([0, 3, 10**6])
+    numbers = np.array([0, 7, 2**33 + 1])
+    found = batches.uniforms(2**40 + 3, workers, numbers, batches.DELAY)
+    for u, j, n in zip(found, workers, numbers, strict=True):
+        assert u == batches.uniform(2**40 + 3, int(j), int(n), batches.DELAY)
+
+
 @pytest.mark.parametrize(("make", "sentence"), [
     (lambda: Constant(-1.0), "delay=-1.0"),
     (lambda: LogNormal(sigma=-1.0), "sigma=-1.0"),
@@ -166,6 +193,12 @@ def test_delay_models(tmp_path):
 def test_bad_delays_are_named(make, sentence):
     with pytest.raises(ValueError, match=sentence):
         make()
+
+
+def test_a_loss_beyond_all_bounds_stops_the_run():
+    """Finite, and far above 1e12."""
+    with pytest.raises(simulator.Stopped, match="was refused after"):
+        run(60, delays=LogNormal(), preset=Auto(stride=1e15))
 
 
 def test_log_levels(tmp_path):

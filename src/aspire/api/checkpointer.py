@@ -37,9 +37,6 @@ class Keeper:
         """Seconds that the run has taken, in all the processes that it had."""
         return self.spent + time.perf_counter() - self.began
 
-    def due(self) -> bool:
-        return self.folder is not None and time.monotonic() - self.last >= self.seconds
-
     def add(self, line: dict[str, Any]) -> None:
         if self.folder is not None:
             self.folder.add_history(line)

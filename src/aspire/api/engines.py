@@ -48,7 +48,7 @@ def engine_settings(engine: Engine) -> dict[str, Any]:
 
 
 def refuse_what_is_simulated(stationarity: bool, arguments: Mapping[str, Any]) -> None:
-    given = [name for name in ("delays", "absences", "exact") if arguments.get(name)]
+    given = [name for name in ("delays", "absences") if arguments.get(name)]
     for name in (["stationarity"] if stationarity else []) + given:
         raise ValueError(f"{name} belongs to the simulator: expected no engine with it")
 

@@ -24,7 +24,7 @@ from aspire.api.options import (
 )
 from aspire.api.selection import check_select
 from aspire.api.stopping import GRADIENTS, ITERATIONS, Stopping, check_stopping
-from aspire.arguments import flag, whole_number
+from aspire.arguments import whole_number
 from aspire.core.preset_names import preset_of
 from aspire.core.schedules import Preset
 from aspire.engines.driver import Drive
@@ -59,7 +59,6 @@ class Job:
     seed: int
     evaluate_every: int
     settings: dict[str, Any]
-    exact: bool = False
     select: str | None = None
     patience_evaluations: int | None = None
     max_seconds: float | None = None
@@ -90,7 +89,6 @@ class Job:
             delays=self.delays,
             absences=self.absences,
             seed=self.seed,
-            exact=self.exact,
         )
 
 
@@ -128,7 +126,6 @@ def prepare(
     select: str | None = None,
     patience_evaluations: int | None = None,
     max_seconds: float | None = None,
-    exact: bool = False,
     elsewhere: bool = False,
 ) -> Job:
     """Check every argument of `train` and put the pieces together.
@@ -145,7 +142,6 @@ def prepare(
     evaluate_every = whole_number("evaluate_every", evaluate_every, least=0)
     limits = check_stopping(patience_evaluations, max_seconds, evaluate_every)
     patience_evaluations, max_seconds = limits
-    flag("exact", exact)
     check_uncertainty(uncertainty)
     own: dict[str, Any] = {"quorum": quorum, "staleness": staleness, "accumulate": accumulate}
     own |= {"optimizer": optimizer, "schedule": schedule, "learning_rate": learning_rate}
@@ -218,8 +214,6 @@ def prepare(
         "evaluate_every": evaluate_every,
         "versions": rundir.versions(),
     }
-    if exact:
-        settings["exact"] = True
     later: dict[str, Any] = {"select": select, "max_seconds": max_seconds}
     later["patience_evaluations"] = patience_evaluations
     settings |= {name: value for name, value in later.items() if value is not None}
@@ -236,7 +230,6 @@ def prepare(
         seed=seed,
         evaluate_every=evaluate_every,
         settings=settings,
-        exact=exact,
         **later,
     )
     refuse_too_large(job)

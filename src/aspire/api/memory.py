@@ -9,7 +9,6 @@ from pathlib import Path
 import torch
 
 ROWS = 4  # (N, p) each: w_j and phi_j of the master, v_j and w_j in the workers' hands
-BLOCKS = 2  # (N, p) each: results and gradients in flight, where whole blocks of steps are taken
 LOOSE = 2.5  # (N, p) more: holes between vectors that come and go, up to this with glibc
 OBJECTS = 7500  # bytes a site: its samples' views, its task, its report, its entries in tables
 PLANES = 2 * 8  # bytes an entry: the planes, and their copy while one is added
@@ -33,7 +32,7 @@ class Memory:
     """Bytes that a run takes on top of the model, the samples and Python with torch."""
 
     rows: int  # vectors as long as the model
-    blocks: int  # the same of tasks in flight: results, gradients, unread reports
+    flight: int  # the same of tasks in flight: gradients that are known ahead, unread reports
     loose: int  # what the allocator loses between them
     objects: int
     planes: int
@@ -79,15 +78,15 @@ def predict(
     figures = 3 + tested + 2 * validated
     vector = parameters * bytes_each
     if form == "direct":
-        rows, blocks, loose, checkpoint = _direct(sites, vector, parameters, quorum, simulated)
+        rows, flight, loose, checkpoint = _direct(sites, vector, parameters, quorum, simulated)
     else:
         rows = ROWS * sites * vector
-        blocks = BLOCKS * sites * vector
+        flight = 0  # a worker's row is its report
         loose = int(LOOSE * sites * vector)
         checkpoint = KEPT * sites * vector
     return Memory(
         rows=rows + (vector if validated else 0),
-        blocks=blocks,
+        flight=flight,
         loose=loose,
         objects=OBJECTS * sites,
         planes=PLANES * sites * (planes or 50),
@@ -104,8 +103,8 @@ def _direct(
     rows = (STATE + versions) * vector + PRECISE * parameters
     if not simulated:
         return rows, UNREAD * vector, 0, rows
-    blocks = (sites + CALL * min(TASKS, sites)) * vector
-    return rows, blocks, blocks // 5, rows + sites * vector
+    flight = (sites + CALL * min(TASKS, sites)) * vector
+    return rows, flight, flight // 5, rows + sites * vector
 
 
 def free(device: torch.device | None = None) -> int:

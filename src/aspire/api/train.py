@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import logging
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
@@ -40,7 +39,7 @@ from aspire.runs.folder import RunFolder, read_settings
 from aspire.runs.hashes import digest
 from aspire.runs.selection import Watched
 from aspire.runs.tensorboard import scalars_of
-from aspire.simulator import blocks, simulator
+from aspire.simulator import simulator
 from aspire.simulator.replay import replay_log
 
 logger = logging.getLogger("aspire")
@@ -98,10 +97,9 @@ def train(
     patience_evaluations   end the run when the worst validation figure, or the worst training loss
                     where there is none, has not improved for so many evaluations; None: never
     max_seconds     end the run after so many seconds, those before a resume counted; None: never
-    exact           every task by itself, event by event: the bytes of one worker at a time, slower
     out             a new folder for run.json, events.jsonl, history.jsonl, model and result
     log             'full', 'digest', 'off' or 'vectors': what events.jsonl holds. None: 'full' with
-                    `out`; without, nothing keeps the events and blocks of steps go faster
+                    `out`; without, 'digest', since nothing would keep the events
     stationarity    compute the gap of Definition 1 at the end: N full gradients
     stop            asked between events; True leaves a checkpoint in `out` and raises Interrupted,
                     which says how to continue
@@ -279,7 +277,7 @@ def replay(directory: str | Path, job: Job) -> tuple[int, str]:
     check_execution(folder, settings, job)
     if level == "full":
         with few_threads(job, one=alone):
-            return replay_log(job.method, job.problem, path, job.seed, exact=alone or job.exact)
+            return replay_log(job.method, job.problem, path, job.seed, alone=alone)
     end = events.read(path)[1]
     if end is None:
         raise ValueError(f"{path} has no end mark: the run did not finish")
@@ -288,7 +286,7 @@ def replay(directory: str | Path, job: Job) -> tuple[int, str]:
     simulation = job.begin()
     simulation.log = again = events.EventLog("digest")
     with few_threads(job):
-        _advance(job, simulation, job.done)
+        simulator.run(simulation, job.done)
     state = digest(simulation.master)
     if state != end["state"]:
         raise ValueError(f"the state is {state[:16]} and the log says {end['state'][:16]}")
@@ -347,13 +345,11 @@ def _finish(
         stopping.look(watched, keeper.elapsed())
     try:
         with few_threads(job):
-            _advance(
-                job,
+            simulator.run(
                 simulation,
                 lambda s: over(s) or stop(),
                 on_step=look,
                 on_note=lambda note: logger.info(note.text),
-                whole=keeper.due,
             )
             if not over(simulation):
                 keep(now=True)
@@ -381,22 +377,6 @@ def _finish(
         run.save_outcome(keeper.folder)
         keeper.show(simulated(job.problem.names, history[-1]) | {"ended": True})
     return run
-
-
-def _advance(
-    job: Job,
-    simulation: simulator.Simulation,
-    done: Callable[[simulator.Simulation], bool],
-    *,
-    whole: Callable[[], bool] = lambda: False,
-    **looks: Any,
-) -> None:
-    """By whole blocks where they can serve, else event by event."""
-    if not (math.isinf(job.gradients) and blocks.fits(simulation)):
-        simulator.run(simulation, done, **looks)
-        return
-    every = job.evaluate_every or blocks.LOOK
-    blocks.run(simulation, done, last=int(job.iterations), every=every, whole=whole, **looks)
 
 
 def _evaluate_if_due(

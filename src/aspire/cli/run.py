@@ -52,7 +52,6 @@ from aspire.simulator.replay import Differs
     help="How gradients are computed: auto, plain, channels_last, rows or compiled.",
 )
 @click.option("--log", default="full", show_default=True, help="full, digest, off or vectors.")
-@click.option("--exact", is_flag=True, help="Every task by itself, event by event; slower.")
 @click.option("--stationarity", is_flag=True, help="Compute the stationarity gap at the end.")
 @click.option("--out", type=click.Path(path_type=Path), help="A new folder for the run.")
 @click.option("--checkpoint-seconds", type=float, default=60.0, show_default=True)
@@ -113,7 +112,7 @@ def train_command(
             model, sites, arguments = parts_of(text, options)
             run = train(model, sites, stationarity=stationarity, **common, **arguments)
         else:
-            refuse_what_is_simulated(stationarity, {"exact": options["exact"]})
+            refuse_what_is_simulated(stationarity, {})
             job = job_of(text, options, only=[])
             crew = crew_of(text, options, job.problem.names)
             run = train_on(engine, job, crew, **common)

@@ -1,8 +1,8 @@
-/* The whole library: the steps of `aspire`, and rows by themselves for `stacks_native`.
+/* The whole library: gradients and losses of rows, for `stacks_native`, and digests.
 
    Whoever calls brings memory of `room_bytes`, zero at first, that nobody else uses meanwhile. */
 
-#include "steps.c"
+#include "rows.c"
 
 #define PIECE 128 /* samples whose features are kept at once */
 

@@ -29,12 +29,11 @@ from aspire.compiled.activations import KINDS
 logger = logging.getLogger("aspire")
 HERE = Path(__file__).parent
 # the first has the others
-SOURCES = "native.c", "activations.c", "rows.c", "steps.c"
+SOURCES = "native.c", "activations.c", "rows.c"
 FLAGS = ("-O3", "-std=gnu11", "-shared", "-fPIC")
 NATIVE = ("-march=native",), ("-mcpu=native",), ()  # the first that the compiler takes
 PRECISIONS = {torch.float32: ("-DREAL=float", "-DSINGLE"), torch.float64: ("-DREAL=double",)}
 MOST_LAYERS = 16  # as in rows.c
-MOST_PLANES = 2048  # as in steps.c
 SECONDS = 60.0
 
 _number = ctypes.c_int64
@@ -58,8 +57,7 @@ class Problem(ctypes.Structure):
         *several(_numbers, "a b c drop"),
         *several(_double, "decay drop_first"),
         ("seed", ctypes.c_uint64),
-        *several(_array, "samples targets starts sizes judged judged_targets judged_count"),
-        ("multipliers", _array),
+        *several(_array, "samples targets"),
     )
 
 
@@ -73,54 +71,11 @@ def shapes(layers: Sequence[Any]) -> list[Any]:
     ]
 
 
-class Bounds(ctypes.Structure):
-    """As in steps.c."""
-
-    _fields_ = (
-        *several(_double, "pull coordinate fresh"),
-        *several(_number, "t panel memory refresh known"),
-        *several(_array, "upper length weight seat seen rows common implied far moved backs"),
-    )
-
-
-class Run(ctypes.Structure):
-    """As in steps.c."""
-
-    _fields_ = (
-        ("problem", Problem),
-        *several(_number, "n quorum planes"),
-        *several(_double, "kappa eta rho2 settle stride momentum overshoot steeper ease_off"),
-        *several(_double, "usual most_loss"),
-        *several(_array, "flight g w phi z average sum_w sum_phi"),
-        *several(_array, "f told curvature revealed prior first pi rate coupling"),
-        *several(_array, "P lam before F height draws checked reports digests state"),
-        *several(_array, "plan_workers plan_draws plan_checks plan_losses numbers found queue"),
-        *several(_number, "taken handed stop"),
-        *several(_array, "loud turn"),
-        ("liar", _number),
-        ("model", _double),
-        *several(_array, "plus start own"),
-        ("bounds", Bounds),
-    )
-
-
 def at(x: Any) -> int:
     """Where an array lies: C order, as all of them are here."""
     if not x.flags.c_contiguous:
         raise ValueError(f"an array of strides {x.strides}: expected one piece of memory")
     return int(x.ctypes.data)
-
-
-def give_back() -> None:
-    """Free memory goes back to the system, where the C library (glibc) has a call for that."""
-    _call("malloc_trim", 0)
-
-
-def _call(name: str, *given: int) -> None:
-    """A call that is not in every C library."""
-    function = getattr(ctypes.CDLL(None), name, None) if os.name == "posix" else None
-    if function is not None:
-        function(*given)
 
 
 @lru_cache(maxsize=4)
@@ -129,8 +84,6 @@ def library(dtype: torch.dtype) -> Any:
     found: Any = compiled(SOURCES, *PRECISIONS[dtype]) if dtype in PRECISIONS else None
     if found is None:
         return None
-    found.advance.argtypes = (_array, *[_number] * 4)
-    found.finish.argtypes = (_array,)
     found.room_bytes.argtypes = (_array,)
     found.room_bytes.restype = _number
     found.gradients.argtypes = (_array, _array, _number, *[_array] * 4)
@@ -172,9 +125,7 @@ def _made(compiler: list[str], flags: tuple[str, ...], sources: Sequence[str]) -
         with tempfile.TemporaryDirectory(dir=home) as beside:
             made = Path(beside) / name
             order = [*compiler, *flags, str(HERE / sources[0]), "-o", str(made)]
-            subprocess.run(
-                [*order, "-lm", "-lpthread"], capture_output=True, timeout=SECONDS, check=True
-            )
+            subprocess.run([*order, "-lm"], capture_output=True, timeout=SECONDS, check=True)
             os.replace(made, home / name)
     return home / name
 

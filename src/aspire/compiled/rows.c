@@ -1,11 +1,10 @@
-/* A row on the CPU: its gradient, loss, digest and batches; see steps.c.
+/* A row on the CPU: its gradient, loss and batches.
 
    Every row is worked on by itself, samples first: features (B, d), padded to whole vectors, so a
    row's numbers do not depend on the rows beside it. REAL is float or double. */
 
 #include <math.h>
 #include <stdint.h>
-#include <stdlib.h>
 #include <string.h>
 
 #define LANES ((int64_t)(64 / sizeof(REAL)))
@@ -26,11 +25,8 @@ typedef struct {
     double a[MOST], b[MOST], c[MOST], drop[MOST]; /* of activations, and dropout after them */
     double decay, drop_first; /* dropout of the samples */
     uint64_t seed; /* what the seed alone makes of the keys: `batches._seed_state` */
-    const REAL *samples; /* of all sites, and where each one's begin */
-    const int64_t *targets, *starts, *sizes;
-    const REAL *const *judged; /* of each site: what its loss is taken on */
-    const int64_t *const *judged_targets;
-    const int64_t *judged_count, *multipliers;
+    const REAL *samples; /* of all sites */
+    const int64_t *targets;
 } Problem;
 
 static int64_t padded(int64_t n) { return (n + LANES - 1) / LANES * LANES; }
@@ -241,22 +237,6 @@ static void lay_room(const Problem *b, Room *room, REAL *memory, int64_t *index)
     TAKE(room->again, b->row);
 }
 
-static int make_room(const Problem *b, Room *room) {
-    size_t size = (size_t)room_size(b) * sizeof(REAL);
-    REAL *memory = aligned_alloc(64, size);
-    int64_t *index = malloc((size_t)b->batch * sizeof(int64_t));
-    room->memory = memory, room->index = index;
-    if (!memory || !index) return 0;
-    memset(memory, 0, size);
-    lay_room(b, room, memory, index);
-    return 1;
-}
-
-static void leave_room(Room *room) {
-    free(room->memory);
-    free(room->index);
-}
-
 static void unfold(const Problem *b, const REAL *w, Room *room, int both) {
     for (int l = 0; l < b->layers; l++) {
         int64_t in = b->inputs[l], out = b->outputs[l], wide = padded(in), tall = padded(out);
@@ -422,24 +402,6 @@ static double judge(const Problem *b, const REAL *w, const REAL *x, const int64_
     return total + 0.5 * b->decay * square;
 }
 
-static double mean_loss(const Problem *b, const REAL *w, int64_t j, Room *room) {
-    return judge(b, w, b->judged[j], b->judged_targets[j], b->judged_count[j], 0, room);
-}
-
-/* As `digest.rows`: the vector, the loss and the curvature. */
-static int64_t digest(const Problem *b, const REAL *w, double loss, double curvature) {
-    uint64_t sum = 0, part;
-    for (int64_t k = 0; k < b->row; k++) {
-        bits x;
-        memcpy(&x, w + k, sizeof(bits));
-        sum += (uint64_t)(int64_t)x * (uint64_t)b->multipliers[k];
-    }
-    memcpy(&part, &loss, 8);
-    sum += part * (uint64_t)b->multipliers[0];
-    memcpy(&part, &curvature, 8);
-    return (int64_t)(sum + part * (uint64_t)b->multipliers[1]);
-}
-
 /* ---------------------------------------------------------------- batches */
 
 /* `count` indices of batch n of worker j from number `from` on, as `batches.rows`. */
@@ -454,8 +416,4 @@ static void draw_some(uint64_t seed, int64_t j, int64_t n, int64_t size, int64_t
         index[c] = (int64_t)((hash * (uint64_t)size) >> 32);
     }
     for (int64_t c = 0; c < count; c++) index[c] += start;
-}
-
-static void draw(const Problem *b, int64_t j, int64_t n, int64_t *index) {
-    draw_some(b->seed, j, n, b->sizes[j], b->starts[j], 0, b->batch, index);
 }

@@ -22,7 +22,7 @@ def clip(x: Tensor, limit: float) -> Tensor:
     return x if math.isinf(limit) else x.clamp(-limit, limit)
 
 
-LARGE = 1e6  # beside numbers of this size a sum of 1 is lost; as in compiled/steps.c
+LARGE = 1e6  # beside numbers of this size a sum of 1 is lost
 
 
 def project_simplex(x: Array) -> tuple[Array, float]:

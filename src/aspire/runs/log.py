@@ -25,7 +25,6 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
-import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
@@ -199,19 +198,6 @@ class EventLog:
                 save_file({k: v.detach().cpu().contiguous() for k, v in vectors.items()}, beside)
         except OSError as error:
             raise self._full(error) from error
-
-    def add_steps(self, events: np.ndarray[Any, np.dtype[np.int64]]) -> None:
-        """Steps of S reports each, (steps, 4, S): bits of the times, workers, tasks, digests."""
-        if self.level in ("full", "vectors"):
-            raise ValueError(
-                f"log={self.level!r}: expected 'digest' or 'off' where whole steps are added"
-            )
-        if self.level == "off":
-            return
-        self._ended = False
-        for step in events:
-            self._hash = hashlib.sha256(self._hash.encode() + step.tobytes()).hexdigest()
-        self.count += events.shape[0] * events.shape[2]
 
     def mark(self, kind: str, t: int, master: Any, **more: Any) -> None:
         """A line with the running hash, and at the end the hash of the master's state.

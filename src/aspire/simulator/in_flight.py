@@ -28,17 +28,17 @@ Memory = Annotated[Any, As("memory")]  # what a worker remembers
 class Evaluator:
     """Results of many tasks.
 
-    exact    one task a call, so that a result cannot depend on what else was in flight
+    alone    one task a call, as on an engine
     threads  how many may work at the same time, the caller's among them, where that is safe; no
              result depends on it
     """
 
     def __init__(
-        self, method: Method, problem: Problem, *, exact: bool = False, threads: int = 1
+        self, method: Method, problem: Problem, *, alone: bool = False, threads: int = 1
     ) -> None:
         self.method = method
         self.problem = problem
-        self.exact = exact
+        self.alone = alone
         self.threads = threads
         aside = threads - 1 if problem.batched else 0
         self._threads = ThreadPoolExecutor(aside) if aside > 0 else None
@@ -46,7 +46,7 @@ class Evaluator:
 
     @property
     def together(self) -> bool:
-        return self.method.work_many is not None and not self.exact
+        return self.method.work_many is not None and not self.alone
 
     def send(self, tasks: list[Task], workers: dict[int, Any]) -> None:
         """Begin on these tasks, which consume the workers' states; `fetch` waits for one."""
@@ -62,7 +62,7 @@ class Evaluator:
 
     def _work(self, items: list[Any]) -> Results:
         many = self.method.work_many
-        if many is None or self.exact:
+        if many is None or self.alone:
             return [self.method.work(*item) for item in items]
         return list(many(items))
 

@@ -2,7 +2,7 @@
 
 Each report is computed again from the seeds and compared by its hash; with `kept`, its vectors are
 read from beside the log instead, and no data is needed. The desk evaluates the same tasks together
-as it did in a run of the simulator; on an engine every report was computed alone (`exact`).
+as it did in a run of the simulator; on an engine every report was computed `alone`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def replay_events(
     events: list[dict[str, Any]],
     seed: int,
     *,
-    exact: bool = False,
+    alone: bool = False,
     kept: Callable[[dict[str, Any]], Report] | None = None,
 ) -> Any:
     """The master state after the logged events, or Differs at the first one that is not so."""
@@ -37,7 +37,7 @@ def replay_events(
     present = tuple(j for j in range(len(problem.names)) if j not in late)
     master, tasks = method.init(problem.facts(present), seed)
     desk = Desk()
-    evaluate = Evaluator(method, problem, exact=exact)
+    evaluate = Evaluator(method, problem, alone=alone)
     for record in events:
         for task in tasks:
             desk.hand(task)
@@ -65,7 +65,7 @@ def replay_log(
     path: Path,
     seed: int,
     *,
-    exact: bool = False,
+    alone: bool = False,
     kept: bool = False,
 ) -> tuple[int, str]:
     """Number of events and state hash of a full log that replays to the bit."""
@@ -77,7 +77,7 @@ def replay_log(
             f"{path} holds {len(events)} of {end['events']} events: expected a log of level full"
         )
     vectors = partial(log.kept, path) if kept else None
-    state = digest(replay_events(method, problem, events, seed, exact=exact, kept=vectors))
+    state = digest(replay_events(method, problem, events, seed, alone=alone, kept=vectors))
     if state != end["state"]:
         raise Differs(f"state {state[:16]} after {len(events)} events, log {end['state'][:16]}")
     return len(events), state

@@ -160,9 +160,8 @@ def begin(
     delays: Delays,
     absences: Iterable[Absence] = (),
     seed: int = 0,
-    exact: bool = False,
 ) -> Simulation:
-    """Everything up to the first event; `exact`: no task is evaluated beside another."""
+    """Everything up to the first event."""
     away = list(absences)
     late = set()
     for absence in away:
@@ -177,7 +176,7 @@ def begin(
         raise ValueError("every worker is absent at the start: expected at least one present")
     facts = problem.facts(present)
     master, tasks = method.init(facts, seed)
-    evaluate = Evaluator(method, problem, exact=exact, threads=torch.get_num_threads())
+    evaluate = Evaluator(method, problem, threads=torch.get_num_threads())
     simulation = Simulation(method, problem, delays, seed, master, evaluate)
     for j in sorted(late):
         simulation.note_absence(Left(j))
