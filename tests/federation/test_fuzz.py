@@ -12,7 +12,7 @@ import torch
 
 pytest.importorskip("grpc", reason="needs aspire-ease[federation]")
 
-from aspire.api.job import prepare
+from aspire.api.preparing import prepare
 from aspire.cli.federation import work_options
 from aspire.engines.grpc.connections import Terms, hello_of
 from aspire.engines.grpc.messages import HELLO, Message, Refusal, next_message, quoted, to_site

@@ -1,7 +1,8 @@
 """The Python door: `train(model, sites, ...)` gives a `Run`."""
 
-from aspire.api.job import Interrupted, Job, prepare
+from aspire.api.job import Interrupted, Job
 from aspire.api.memory import Memory, predict
+from aspire.api.preparing import prepare
 from aspire.api.run import Run, outcome
 from aspire.api.train import evaluate, replay, resume, train
 

@@ -16,7 +16,8 @@ from torch import nn
 
 from aspire.api import extending
 from aspire.api.checkpointer import Keeper, interrupted
-from aspire.api.job import Job, prepare
+from aspire.api.job import Job
+from aspire.api.preparing import prepare
 from aspire.api.run import Run, outcome
 from aspire.arguments import is_number, real_number, shown, whole_number
 from aspire.engines.carrier import Carrier, Engine

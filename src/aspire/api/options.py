@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from aspire.arguments import flag, function, near, real_number, shown, whole_number
+from aspire.arguments import flag, function, near, real_number, shown
 from aspire.problem.failures import calling
 from aspire.problem.problem import Problem
 from aspire.sets import UncertaintySet
@@ -58,8 +58,9 @@ def check_options(
         raise ValueError(f"source={shown(source)}: expected a mapping, or None")
 
 
-def optional(name: str, value: Any, *, least: int = 1) -> int | None:
-    return None if value is None else whole_number(name, value, least=least)
+def only_given(**values: Any) -> dict[str, Any]:
+    """Those that are not None."""
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def check_uncertainty(uncertainty: Any) -> None:

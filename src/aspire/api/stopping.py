@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,38 @@ ITERATIONS = "iterations"
 GRADIENTS = "gradients"
 PATIENCE = "patience_evaluations"
 SECONDS = "max_seconds"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How long a run may be, and how often it is evaluated; None: no limit."""
+
+    iterations: int | None
+    gradients: int | None
+    evaluate_every: int
+    patience_evaluations: int | None
+    max_seconds: float | None
+
+
+def limits_of(
+    iterations: Any,
+    gradients: Any,
+    evaluate_every: Any,
+    patience_evaluations: Any,
+    max_seconds: Any,
+) -> Limits:
+    """Those of a new run, checked; evaluate_every=None: 20 times in all."""
+    if iterations is None and gradients is None:
+        raise ValueError("iterations is missing: expected a number of master steps")
+    if iterations is not None:
+        iterations = whole_number(ITERATIONS, iterations)
+    if gradients is not None:
+        gradients = whole_number(GRADIENTS, gradients)
+    if evaluate_every is None:
+        evaluate_every = max(1, math.ceil((iterations or gradients) / 20))
+    evaluate_every = whole_number("evaluate_every", evaluate_every, least=0)
+    others = check_stopping(patience_evaluations, max_seconds, evaluate_every)
+    return Limits(iterations, gradients, evaluate_every, *others)
 
 
 def check_stopping(

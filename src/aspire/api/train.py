@@ -23,8 +23,9 @@ from aspire.api.engines import (
     resume_on,
     train_on,
 )
-from aspire.api.job import Interrupted, Job, few_threads, prepare, refuse_too_large
+from aspire.api.job import Interrupted, Job, few_threads, refuse_too_large
 from aspire.api.options import check_names, check_options
+from aspire.api.preparing import prepare
 from aspire.api.run import Run, outcome
 from aspire.engines.carrier import Engine
 from aspire.engines.serve import Crew, say_conversions

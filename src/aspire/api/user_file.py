@@ -27,7 +27,8 @@ from typing import Any
 
 import torch
 
-from aspire.api.job import Job, prepare
+from aspire.api.job import Job
+from aspire.api.preparing import prepare
 from aspire.arguments import kind
 from aspire.engines.serve import Crew
 from aspire.methods import by_name

@@ -15,7 +15,7 @@ import click
 import torch
 
 from aspire.api.engines import PATIENCE, train_on
-from aspire.api.job import prepare
+from aspire.api.preparing import prepare
 from aspire.api.summary import summary
 from aspire.api.user_file import (
     OF_METHODS,

@@ -1,0 +1,198 @@
+"""`prepare`: every argument of a run checked, and the pieces put together."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from torch import nn
+
+from aspire.api.job import Job, refuse_too_large
+from aspire.api.options import (
+    SEEDS,
+    absences_of,
+    check_judged,
+    check_method,
+    check_uncertainty,
+    delays_of,
+    device_of,
+    only_given,
+)
+from aspire.api.selection import check_select
+from aspire.api.stopping import limits_of
+from aspire.arguments import whole_number
+from aspire.core.preset_names import preset_of
+from aspire.core.schedules import Preset
+from aspire.methods.aspire_ease.forms import aspire, form_of
+from aspire.methods.aspire_ease.optimisers import Make, Schedule
+from aspire.problem.problem import Loss, Problem, build, is_linear
+from aspire.runs import files as rundir
+from aspire.sets import CDNorm, UncertaintySet
+from aspire.simulator.delays import Absence, Delays
+from aspire.types import Method
+
+
+def prepare(
+    model: nn.Module,
+    sites: Mapping[str, Any] | Sequence[Any],
+    *,
+    loss: str | Loss = "cross_entropy",
+    uncertainty: UncertaintySet | None = None,
+    method: Method | None = None,
+    iterations: int | None = None,
+    gradients: int | None = None,
+    form: str | None = None,
+    quorum: int | None = None,
+    staleness: int | None = None,
+    local_steps: int = 1,
+    accumulate: int | None = None,
+    optimizer: Make | None = None,
+    schedule: Schedule | None = None,
+    learning_rate: float | None = None,
+    clip: float | None = None,
+    reference: Any = None,
+    buffers: str = "average",
+    precision: str = "float32",
+    execution: str = "auto",
+    batch_size: int | None = 64,
+    preset: str | Preset | None = None,
+    pull_bound: float | None = None,
+    weight_decay: float = 0.0,
+    delays: Delays | None = None,
+    absences: Iterable[Absence] = (),
+    device: str = "cpu",
+    seed: int = 0,
+    evaluate_every: int | None = None,
+    select: str | None = None,
+    patience_evaluations: int | None = None,
+    max_seconds: float | None = None,
+    elsewhere: bool = False,
+) -> Job:
+    """Check every argument of `train` and put the pieces together.
+
+    With `elsewhere` a site may be None: its data stays where its worker is.
+    """
+    limits = limits_of(iterations, gradients, evaluate_every, patience_evaluations, max_seconds)
+    seed = whole_number("seed", seed, least=0, most=SEEDS)
+    check_uncertainty(uncertainty)
+    local_steps = whole_number("local_steps", local_steps)
+    of_method = only_given(
+        quorum=quorum,
+        staleness=staleness,
+        accumulate=accumulate,
+        optimizer=optimizer,
+        schedule=schedule,
+        learning_rate=learning_rate,
+        clip=clip,
+        reference=reference,
+        pull_bound=pull_bound,
+        preset=None if preset is None else preset_of(preset),
+        local_steps=None if local_steps == 1 else local_steps,
+    )
+    linear = is_linear(model) if isinstance(model, nn.Module) else True
+    if method is None:
+        form = form_of(form, of_method, linear=linear)
+        if form == "direct" and weight_decay:
+            of_method["weight_decay"] = weight_decay
+            weight_decay = 0.0
+        method = aspire(uncertainty, form=form, **of_method)
+    else:
+        method = given_method(method, of_method | only_given(form=form), linear)
+        uncertainty = uncertainty or method.settings.get("uncertainty")
+    of_problem: dict[str, Any] = {
+        "loss": loss,
+        "batch_size": batch_size,
+        "weight_decay": weight_decay,
+        "device": device_of(device),
+        "buffers": buffers,
+        "precision": precision,
+    }
+    problem = build(
+        model,
+        sites,
+        seed=seed,
+        elsewhere=elsewhere,
+        judged=method.judged,
+        judged_on=method.judged_on,
+        execution=execution if method.any_execution or execution != "auto" else None,
+        **of_problem,
+    )
+    check_problem(problem, method, select)
+    n = len(problem.names)
+    if method.budgeted is not None:
+        method = method.budgeted(n, limits.iterations, limits.gradients)
+    job = Job(
+        problem=problem,
+        method=method,
+        uncertainty=(uncertainty or CDNorm(radius=1.0 / n, budget=float(n))).for_sites(n),
+        iterations=math.inf if limits.iterations is None else limits.iterations,
+        gradients=math.inf if limits.gradients is None else limits.gradients,
+        delays=delays_of(delays, n, seed),
+        absences=absences_of(absences, n),
+        seed=seed,
+        evaluate_every=limits.evaluate_every,
+        settings={},
+        select=select,
+        patience_evaluations=limits.patience_evaluations,
+        max_seconds=limits.max_seconds,
+    )
+    job = replace(job, settings=settings_of(job, of_problem))
+    refuse_too_large(job)
+    return job
+
+
+def given_method(method: Any, others: Mapping[str, Any], linear: bool) -> Method:
+    """The method that was given, in the form for such a model; nobody takes `others` with it."""
+    check_method(method)
+    for name in others:
+        raise ValueError(
+            f"method is given, so {name} belongs to it: expected {name} in aspire(...), or "
+            "wherever the method comes from"
+        )
+    return method if method.choose is None else method.choose(linear)
+
+
+def check_problem(problem: Problem, method: Method, select: Any) -> None:
+    """ValueError where the model or the sites lack what the method or `select` needs."""
+    if problem.flat.buffers and not method.buffers:
+        raise ValueError(
+            f"model has buffers that change while it trains ({problem.flat.buffers[0].name}), such "
+            f"as batch-norm statistics, and {method.name} has no place for these: use "
+            "form='direct', buffers='site', GroupNorm or LayerNorm, or freeze them with "
+            "model.eval()"
+        )
+    check_select(select, problem)
+    check_judged(method, problem)
+
+
+def settings_of(job: Job, of_problem: Mapping[str, Any]) -> dict[str, Any]:
+    """What run.json holds of a job."""
+    problem = job.problem
+    method = job.method
+    return {
+        "sites": problem.names,
+        "parameters": len(problem.flat.start),
+        "method": method.name,
+        **{name: value for name, value in method.settings.items() if name != "uncertainty"},
+        "uncertainty": job.uncertainty,
+        "iterations": finite(job.iterations),
+        "gradients": finite(job.gradients),
+        **of_problem,
+        "delays": job.delays,
+        "absences": job.absences,
+        "seed": job.seed,
+        "evaluate_every": job.evaluate_every,
+        "versions": rundir.versions(),
+        **only_given(
+            select=job.select,
+            max_seconds=job.max_seconds,
+            patience_evaluations=job.patience_evaluations,
+            execution=problem.execution,
+        ),
+    }
+
+
+def finite(limit: float) -> float | None:
+    return None if limit == math.inf else limit
