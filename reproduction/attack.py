@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -24,7 +24,7 @@ from torch import Tensor
 
 from aspire.problem import batches
 from aspire.problem.problem import Problem
-from aspire.problem.sites import Lie, Site
+from aspire.problem.sites import Site
 from aspire.types import Array, Item, Local, Method, Report, Task
 from reproduction.data import Federation
 from reproduction.data.federation import Part
@@ -125,33 +125,61 @@ def trusting(n: int) -> Array:
 # ---------------------------------------------------------------- what it reports
 
 
-def lie_of(attack: str, start: Tensor, worker: int) -> Lie:
-    """What the extra site says that is not so; `start` is a model like its own."""
+def truth(w: Tensor) -> Tensor:
+    return w
+
+
+@dataclass(frozen=True)
+class LyingSite:
+    """Wraps a site, whose loss and gradients it multiplies; of a model w_j it says `told(w_j)`.
+
+    Everything else is the site's.
+    """
+
+    site: Site
+    loss_factor: float = 1.0
+    gradient_factor: float = 1.0
+    told: Callable[[Tensor], Tensor] = truth
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.site, name)
+
+    def loss(self, w: Tensor) -> float:
+        return self.loss_factor * self.site.loss(w)
+
+    def gradient(self, w: Tensor, draw: int) -> Tensor:
+        return self.gradient_factor * self.site.gradient(w, draw)
+
+
+def lying_site(site: Site, attack: str) -> LyingSite:
     if attack == BACKDOOR:
-        return Lie(loss=INFLATED)
+        return LyingSite(site, loss_factor=INFLATED)
     if attack == GRADIENT:
-        return Lie(gradient=-100.0)
+        return LyingSite(site, gradient_factor=-100.0)
     if attack == SCALED:
-        return Lie(model=1e6)
-    far = FAR * batches.signs(0, worker, 0, count=len(start)).to(start)
-    return Lie(model=0.0, plus=far)
+        return LyingSite(site, told=lambda w: 1e6 * w)
+    return LyingSite(site, told=far_off(site.number))
+
+
+def far_off(worker: int) -> Callable[[Tensor], Tensor]:
+    """Whatever the model is, this worker says the same one."""
+    return lambda w: FAR * batches.signs(0, worker, 0, count=len(w)).to(w)
 
 
 def corrupted(problem: Problem, attack: str) -> Problem:
     """The problem with its last site replaced by the attacker's."""
     *honest, last = problem.sites
-    lie = lie_of(attack, problem.flat.start, last.number)
-    return replace(problem, sites=(*honest, replace(last, lie=lie)))
+    return replace(problem, sites=(*honest, cast(Site, lying_site(last, attack))))
 
 
 def lying(method: Method) -> Method:
-    """The method where sites may lie about their models, as `Site.lie` says."""
+    """The method where sites may lie about their models."""
     many = method.work_many
 
     def told(local: Local, state: Any, report: Report) -> tuple[Any, Report]:
-        lie = local.lie if isinstance(local, Site) else None
-        if lie is not None and lie.about_model and "w" in report.vectors:
-            report = replace(report, vectors={**report.vectors, "w": lie.told(report.vectors["w"])})
+        if isinstance(local, LyingSite) and "w" in report.vectors:
+            w = local.told(report.vectors["w"])
+            report = replace(report, vectors={**report.vectors, "w": w})
         return state, report
 
     def work(state: Any, task: Task, local: Local) -> tuple[Any, Report]:

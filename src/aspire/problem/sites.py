@@ -26,27 +26,6 @@ PIECE = 128  # samples of a forward pass on the CPU
 
 
 @dataclass(frozen=True)
-class Lie:
-    """What a dishonest site makes of what it finds, for experiments with attackers.
-
-    It says `loss` times its loss and steps along `gradient` times its gradients. Of its model w_j
-    it says `model` w_j + `plus`.
-    """
-
-    loss: float = 1.0
-    gradient: float = 1.0
-    model: float = 1.0
-    plus: Tensor | None = None
-
-    @property
-    def about_model(self) -> bool:
-        return self.model != 1 or self.plus is not None
-
-    def told(self, w: Tensor) -> Tensor:
-        return self.model * w if self.plus is None else self.model * w + self.plus
-
-
-@dataclass(frozen=True)
 class Scores:
     """What a site finds at a model. Losses are on whole parts, with the weight decay in them."""
 
@@ -70,7 +49,6 @@ class Site:
     sample: Tensor | None  # indices of the fixed sample for reported losses; None: all
     pool: Pool | None = None  # all sites' training samples; None: they do not lie together
     start: int = 0  # where this site's begin in it
-    lie: Lie | None = None
     key: bytes | None = None  # draws in place of the seed, where a server must not know what
     val: Samples | None = None  # never trained on: it chooses the model and ends the run
     on_val: bool = False  # its losses are reported on `val`, and not on `train`
@@ -122,10 +100,6 @@ class Site:
             return flat.own_buffers(w, (x for x, _, _ in self.judged.chunks(index)))
 
     def gradient(self, w: Tensor, draw: int) -> Tensor:
-        found = self._gradient(w, draw)
-        return found if self.lie is None else self.lie.gradient * found
-
-    def _gradient(self, w: Tensor, draw: int) -> Tensor:
         if self.batch_size is None:
             return self.full_gradient(w, draw)
         stack = self.objective.stack if self.plain else None
@@ -191,8 +165,7 @@ class Site:
     def loss(self, w: Tensor, piece: int = CHUNK) -> float:
         """`piece`: samples of one forward pass."""
         index = None if self.heard.pair is not None else self.reported[1]
-        found = self._mean_loss(w, self.heard, index, piece)
-        return found if self.lie is None else self.lie.loss * found
+        return self._mean_loss(w, self.heard, index, piece)
 
     def full_loss(self, w: Tensor) -> float:
         """On the whole training part."""
@@ -362,8 +335,7 @@ def replays(local: Local) -> bool:
     """Whether its gradients are replayed on a GPU, those at one model together."""
     if type(local) is not Site or local.batch_size is None:
         return False
-    honest = local.lie is None or local.lie.gradient == 1
-    return honest and local.plain and local.objective.execution in REPLAYED
+    return local.plain and local.objective.execution in REPLAYED
 
 
 def _replayed_gradients(sites: Sequence[Site], w: Tensor, draws: Sequence[int]) -> Tensor:
@@ -485,9 +457,8 @@ def pooled_scores(sites: Sequence[Site], w: Tensor) -> tuple[Array, Array | None
 
 
 def _together(locals_: Sequence[Local]) -> list[int]:
-    """The rows that can share one call: sites with batches, of one problem, honest gradients."""
+    """The rows that can share one call: sites with batches, of one problem."""
     sites = [(r, x) for r, x in enumerate(locals_) if type(x) is Site and x.pool is not None]
-    sites = [(r, x) for r, x in sites if x.lie is None or x.lie.gradient == 1]
     return [
         r
         for r, site in sites
