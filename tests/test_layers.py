@@ -10,10 +10,13 @@ outside randomness start at runs and reproduction.data; printing belongs to the 
 """
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from aspire.methods.by_name import METHODS
 
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src"
@@ -243,6 +246,50 @@ def test_a_generator_of_ones_own_is_allowed() -> None:
     assert purity_faults("aspire.core.master", "torch.randn(3, generator=g)") == []
     code = "with torch.random.fork_rng(devices=[]):\n    torch.manual_seed(seed)"
     assert purity_faults("aspire.problem.problem", code) == []
+
+
+# What carries tasks and events knows no method. A method travels by its name, as data.
+CARRIERS = {"runs", "simulator", "engines", "engines.ray", "engines.grpc", "engines.flower"}
+NAMES = ("ASPIRE-EASE", "aspire_ease", "baselines", *sorted(METHODS.keys() - {"aspire"}))
+NAMED = re.compile(rf"(?<![\w.])({'|'.join(NAMES)})(?![\w[])", re.IGNORECASE)
+BY_NAME = "aspire.methods.by_name"
+
+
+def method_faults(module: str, code: str) -> list[str]:
+    """Methods that are imported, or named anywhere in the text, comments among it."""
+    imported = [
+        f"{module}, line {line}: imports {name}"
+        for line, name in imports(module, ast.parse(code))
+        if name.startswith("aspire.methods") and not f"{name}.".startswith(f"{BY_NAME}.")
+    ]
+    lines = enumerate(code.splitlines(), start=1)
+    named = [
+        f"{module}, line {n}: names {found[0]}" for n, x in lines if (found := NAMED.search(x))
+    ]
+    return imported + named
+
+
+@pytest.mark.parametrize("module", [m for m in MODULES if layer_of(m) in CARRIERS])
+def test_what_carries_tasks_knows_no_method(module: str) -> None:
+    assert method_faults(module, MODULES[module].read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize(
+    ("code", "faults"),
+    [
+        ("from aspire.methods import by_name", 0),
+        ("from aspire.methods.by_name import at_site", 0),
+        ("indexed = method.settings", 0),
+        ("from aspire.methods import afl", 2),
+        ("from aspire.methods.worker import probe", 1),
+        ("from ...methods.aspire_ease import forms", 1),
+        ("import aspire.methods", 1),
+        ("if method.name == 'consensus': pass", 1),
+        ("pass  # as AFL and ASPIRE-EASE do", 1),
+    ],
+)
+def test_a_method_in_a_carrier_is_seen(code: str, faults: int) -> None:
+    assert len(method_faults("aspire.engines.ray.worker", code)) == faults
 
 
 def test_only_processes_of_our_own_change_the_allocator() -> None:

@@ -47,6 +47,10 @@ COST = ("gradients", "samples")  # in every report
 PLAIN = re.compile(r"(?!(n|time|event|worker|task|vectors)$)[A-Za-z_][A-Za-z0-9_]{0,63}")
 
 
+class NoState(ValueError):
+    """A new process was handed a task that counts on what an old one remembered."""
+
+
 def probe_kind(power: int) -> Kind:
     """The start-up probe: the loss, and with power iterations the curvature and the slope."""
     found = ("loss", "curvature", "slope") if power else ("loss",)

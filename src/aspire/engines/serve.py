@@ -14,9 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from aspire.methods.worker import NoState
 from aspire.problem.sites import Site
-from aspire.protocol import EVALUATION, LARGEST, task_objection
+from aspire.protocol import EVALUATION, LARGEST, NoState, task_objection
 from aspire.types import Kind, Method, Report, Task
 
 __all__ = ["EVALUATE", "Crew", "NoState", "evaluation_tasks", "look_ahead", "objection", "serve"]

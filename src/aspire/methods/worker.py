@@ -12,16 +12,13 @@ import torch
 from torch import Tensor
 
 from aspire.problem import batches, sites
+from aspire.protocol import NoState
 from aspire.types import Count, Flat, Local, Report, Sized, Task
 
 PASSES = 3  # a gradient costs three passes over its samples, a loss one
 EARLY = frozenset(int(1.25**k) for k in range(25))  # reports whose step is checked
 OVERSHOOT = 1.5  # a_w s of a step that is too long; 2 would swing for ever
 COLUMNS = 2**15  # of a step that is checked, at a time
-
-
-class NoState(ValueError):
-    """A new process was handed a task that counts on what an old one remembered."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""A ServerApp and a ClientApp that train what FILE.py defines, with ASPIRE-EASE_per or any method.
+"""A ServerApp and a ClientApp that train what FILE.py defines, with any method.
 
 FILE.py is the file of `aspire train`, unchanged. The keys of [tool.flwr.app.config] are the options
 of `aspire train`: `method` has a method's name and its arguments, for both apps. A node says which
@@ -32,9 +32,9 @@ logger = logging.getLogger("flwr")  # what it says is shown by `flwr run --strea
 # The keys of the run's config, and their values where it has none.
 DEFAULTS: dict[str, Any] = {
     "iterations": 200,
-    "method": "",  # NAME or NAME(key=value, ...); "": method() of FILE.py, or else aspire
+    "method": "",  # NAME or NAME(key=value, ...); "": method() of FILE.py, or the default one
     "local-steps": 50,  # a message costs seconds, so it should carry much work
-    "form": "",  # direct or consensus; "": consensus for one linear layer, else direct
+    "form": "",  # "": what suits the model
     "quorum": 0,  # 0: the method's own
     "staleness": 0,  # 0: no bound
     "batch-size": 64,  # 0: the whole site
