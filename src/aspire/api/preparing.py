@@ -27,7 +27,8 @@ from aspire.core.preset_names import preset_of
 from aspire.core.schedules import Preset
 from aspire.methods.aspire_ease.forms import aspire, form_of
 from aspire.methods.aspire_ease.optimisers import Make, Schedule
-from aspire.problem.problem import Loss, Problem, build, is_linear
+from aspire.problem.problem import AUTO, Loss, Problem, build, is_linear
+from aspire.problem.sources import Collate
 from aspire.runs import files as rundir
 from aspire.sets import CDNorm, UncertaintySet
 from aspire.simulator.delays import Absence, Delays
@@ -56,7 +57,8 @@ def prepare(
     buffers: str = "average",
     precision: str = "float32",
     execution: str = "auto",
-    batch_size: int | None = 64,
+    batch_size: int | str | None = AUTO,
+    collate_fn: Collate | None = None,
     preset: str | Preset | None = None,
     pull_bound: float | None = None,
     weight_decay: float = 0.0,
@@ -116,9 +118,12 @@ def prepare(
         elsewhere=elsewhere,
         judged=method.judged,
         judged_on=method.judged_on,
+        collate_fn=collate_fn,
         execution=execution if method.any_execution or execution != "auto" else None,
         **of_problem,
     )
+    if not elsewhere:  # else some data is elsewhere, and has a say in it
+        of_problem["batch_size"] = problem.batch_size
     check_problem(problem, method, select)
     n = len(problem.names)
     if method.budgeted is not None:
