@@ -38,7 +38,7 @@ from aspire.problem.problem import is_linear
 from aspire.problem.samples import once
 from aspire.problem.sites import Site
 from aspire.sets import Simplex
-from aspire.types import Method
+from aspire.types import Method, RunFacts
 
 # What `aspire server` takes as `aspire train` does.
 SHARED = (
@@ -303,11 +303,11 @@ def first_look(module: ModuleType, name: str, data: Any, options: dict[str, Any]
 def settled(module: ModuleType) -> Method:
     """What method() makes, if sites can make the same: they do not know how long the run is."""
     method = own_method(module)
-    if method.budgeted is not None:
-        raise ValueError(
-            f"{module.__file__}: method() has reference='own-best': expected own_gradients with "
-            "it, since a site does not know how long the run is"
-        )
+    if method.fit is not None:
+        try:
+            method.fit(RunFacts(linear=False, sites=1))
+        except ValueError as error:
+            raise ValueError(f"{module.__file__}: method() has {error}") from None
     return method
 
 

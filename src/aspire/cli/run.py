@@ -12,6 +12,7 @@ from aspire.api import prepare, replay, resume, train
 from aspire.api.engines import PATIENCE, refuse_what_is_simulated, train_on
 from aspire.api.extending import in_force
 from aspire.api.job import Job
+from aspire.api.stopping import USUAL
 from aspire.api.summary import summary
 from aspire.api.user_file import Source, crew_of, job_of, parts_of, read
 from aspire.cli.engines import engine_named
@@ -25,7 +26,7 @@ from aspire.simulator.replay import Differs
 
 @click.command("train")
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--iterations", type=int, default=2000, show_default=True, help="Master steps.")
+@click.option("--iterations", type=int, default=USUAL, show_default=True, help="Master steps.")
 @click.option("--method", help="NAME or 'NAME(key=value, ...)' of aspire.methods [aspire].")
 @click.option("--form", help="direct or consensus [consensus for one linear layer, else direct].")
 @click.option("--quorum", type=int, help="S: reports per step [consensus: 1, direct: half].")
@@ -54,7 +55,7 @@ from aspire.simulator.replay import Differs
     show_default=True,
     help="How gradients are computed: auto, plain, channels_last, rows or compiled.",
 )
-@click.option("--log", default="full", show_default=True, help="full, digest, off or vectors.")
+@click.option("--log", help="full, digest, off or vectors [with --out full, else digest].")
 @click.option("--stationarity", is_flag=True, help="Compute the stationarity gap at the end.")
 @click.option("--out", type=click.Path(path_type=Path), help="A new folder for the run.")
 @click.option("--checkpoint-seconds", type=float, default=60.0, show_default=True)
@@ -82,7 +83,7 @@ from aspire.simulator.replay import Differs
 )
 def train_command(
     file: Path,
-    log: str,
+    log: str | None,
     stationarity: bool,
     out: Path | None,
     checkpoint_seconds: float,
