@@ -168,15 +168,11 @@ class Samples:
             piece = min(piece, source.most)
         pieces = (torch.arange(self.size) if index is None else index).split(piece)
         if isinstance(source, Items) and source.workers and len(pieces) > 1:
-            asked = [(_key(), some.tolist()) for some in pieces]
+            # from where what draws at random in this process would
+            seed = torch.initial_seed() % 2**31
+            asked = [((n, seed), some.tolist()) for n, some in enumerate(pieces)]
             for found, some in zip(read(source, asked), pieces, strict=True):
                 yield *self._fitted(found), len(some)
             return
         for some in pieces:
             yield *self.take(some), len(some)
-
-
-def _key() -> tuple[int, int]:
-    """From which random transforms in another process draw: from where ours would."""
-    first, second = torch.randint(2**31, (2,)).tolist()
-    return first, second
