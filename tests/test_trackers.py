@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-import torch
 
 pytest.importorskip("mlflow", reason="needs pip install 'aspire-ease[trackers]'")
 pytest.importorskip("trackio", reason="needs pip install 'aspire-ease[trackers]'")
@@ -134,6 +136,14 @@ class At:
             self.act()
 
 
+def until(fact: Callable[[], bool]) -> None:
+    """Wait for a tracker, which works in a thread of its own."""
+    end = time.monotonic() + 120
+    while not fact():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
 @pytest.mark.parametrize("way", ["raises", "exits"])
 def test_trackers_that_raise_in_mid_run(
     way: str,
@@ -153,13 +163,8 @@ def test_trackers_that_raise_in_mid_run(
     monkeypatch.setattr("torch.utils.tensorboard.SummaryWriter.add_scalar", broken)
     monkeypatch.setattr("trackio.run.Run.log", broken)
     monkeypatch.setattr(MLflow, "_log", broken)
-    train(
-        linear(),
-        blobs(),
-        out=tmp_path / "run",
-        callbacks=trackers(stores, f"broken {way}"),
-        **QUICK,
-    )
+    given = trackers(stores, f"broken {way}")
+    train(linear(), blobs(), out=tmp_path / "run", callbacks=given, **QUICK)
     assert contents(tmp_path / "run") == plain
     said = [x.message for x in caplog.records if "goes on without it" in x.message]
     assert sorted(text.split(" raised ")[0] for text in said) == [
@@ -167,28 +172,31 @@ def test_trackers_that_raise_in_mid_run(
     ]
 
 
+@pytest.mark.filterwarnings("ignore")  # the libraries say what became of their stores
 def test_stores_that_are_destroyed_in_mid_run(
     stores: Path, tmp_path: Path, plain: dict[str, bytes]
 ) -> None:
     """MLflow's database becomes rubbish, and trackio's; TensorBoard's folder goes away."""
-    import shutil
-
     from trackio.sqlite_storage import SQLiteStorage
 
     own = tmp_path / "stores"
     own.mkdir()
     shutil.copy(stores / "mlflow.db", own)
 
+    mlflow = MLflow("tests", tracking_uri=f"sqlite:///{own}/mlflow.db")
+    board = own / "board"
+
     def destroy() -> None:
+        until(lambda: mlflow.run_id is not None and board.is_dir())
         (own / "mlflow.db").write_bytes(b"rubbish" * 1000)
-        shutil.rmtree(own / "board", ignore_errors=True)
+        shutil.rmtree(board)
         SQLiteStorage.get_project_db_path("rubbish").write_bytes(b"rubbish" * 1000)
 
     given = [
         At(destroy),
-        MLflow("tests", tracking_uri=f"sqlite:///{own}/mlflow.db"),
+        mlflow,
         WandB("rubbish", library="trackio", auto_log_cpu=False),
-        TensorBoard(own / "board"),
+        TensorBoard(board),
     ]
     train(linear(), blobs(), out=tmp_path / "run", callbacks=given, **QUICK)
     assert contents(tmp_path / "run") == plain
@@ -203,12 +211,18 @@ def test_a_server_that_never_answers(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """It takes connections and says nothing; killed, it takes none from the middle of the run on."""
+    """It takes a connection and says nothing; one that is killed cuts it in the middle of the run."""
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     monkeypatch.setattr(callbacks, "WAIT", 0.05)
     with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(120.0)
         mlflow = MLflow("tests", tracking_uri=f"http://127.0.0.1:{server.getsockname()[1]}")
-        given = [mlflow, *([At(server.close)] if killed else [])]
+
+        def kill() -> None:
+            server.accept()[0].close()
+            server.close()
+
+        given = [mlflow, *([At(kill)] if killed else [])]
         train(linear(), blobs(), out=tmp_path / "run", callbacks=given, **QUICK)
     assert contents(tmp_path / "run") == plain
     said = [x.message for x in caplog.records if "MLflow" in x.message]
@@ -226,8 +240,8 @@ def test_a_process_that_is_killed_with_its_trackers(
         def on_evaluate(self, line):
             if line["t"] == 30:
                 os.kill(os.getpid(), signal.SIGKILL)
-    arguments = QUICK | {{"checkpoint_seconds": 0.0, "out": "run"}}
-    train(linear(), blobs(), callbacks=[*trackers(Path({str(stores)!r}), "killed"), Killed()], **arguments)
+    given = [*trackers(Path({str(stores)!r}), "killed"), Killed()]
+    train(linear(), blobs(), callbacks=given, checkpoint_seconds=0.0, out="run", **QUICK)
     """
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code)],
@@ -245,26 +259,14 @@ def test_a_process_that_is_killed_with_its_trackers(
 
 
 def test_site_names_that_mlflow_takes() -> None:
-    assert site_names(["north", "a+b", "a*b", "x" * 200]) == [
-        "north",
-        "a_b_1",
-        "a_b_2",
-        "x" * 125 + "_3",
-    ]
+    found = site_names(["north", "a+b", "a*b", "x" * 200])
+    assert found == ["north", "a_b_1", "a_b_2", "x" * 125 + "_3"]
 
 
 def test_final_figures_leave_out_what_is_no_number() -> None:
-    result = {
-        "a": 1,
-        "b": None,
-        "c": "x",
-        "d": True,
-        "e": [1.0, None],
-        "f": {"g": [2, 3]},
-        "h": [1],
-    }
-    found = dict(final(result | {"i": torch.tensor([5.0, float("nan")])}, ["x", "y"]))
-    assert found == {
+    result = {"a": 1, "b": None, "c": "x", "d": True, "e": [1.0, None], "f": {"g": [2, 3]}}
+    result |= {"h": [1], "i": np.array([5.0, np.nan])}
+    assert dict(final(result, ["x", "y"])) == {
         "final/a": 1,
         "final/e/x": 1,
         "final/f/g/x": 2,
