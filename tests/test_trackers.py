@@ -211,7 +211,7 @@ def test_a_server_that_never_answers(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """It takes a connection and says nothing; one that is killed cuts it in the middle of the run."""
+    """It takes a connection and says nothing; one that is killed cuts it in mid-run."""
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     monkeypatch.setattr(callbacks, "WAIT", 0.05)
     with socket.create_server(("127.0.0.1", 0)) as server:
