@@ -4,7 +4,8 @@
     python benchmarks/again.py results again
 
 A cell is the same if all of its line is but the seconds that it took, the versions and the hash
-of the sources. Cells that only one folder has are counted. Exit code 1: a cell differs. Bits may differ on another processor.
+of the sources. Cells that only one folder has are counted. Exit code 1: a cell differs. Bits may
+differ on another processor.
 """
 
 from __future__ import annotations
