@@ -29,7 +29,7 @@ from aspire.api.user_file import (
     with_usual,
 )
 from aspire.cli.run import start_from, train_command
-from aspire.cli.shared import interruptible, progress_bar, stoppable
+from aspire.cli.shared import interruptible, stoppable
 from aspire.engines.process import keep_memory
 from aspire.engines.serve import say_conversions
 from aspire.methods import by_name
@@ -139,7 +139,7 @@ def server_command(
     )
     about = {"file": source.path, "sha256": source.sha256, "options": options}
     click.echo(f"Listening on {listen} for {', '.join(names)}.", err=True)
-    with progress_bar(options["iterations"]) as progress, stoppable() as stop:
+    with stoppable() as stop:
         run = train_on(
             engine,
             job,
@@ -152,7 +152,7 @@ def server_command(
             deadline=deadline,
             checkpoint_seconds=checkpoint_seconds,
             tensorboard=tensorboard,
-            progress=progress,
+            progress=True,
             stop=stop,
         )
     click.echo(summary(run))
