@@ -13,6 +13,7 @@ from typing import Any
 
 ENTRY = re.compile(r"([A-Za-z_][\w ,.'*]*?)(?: {2,}|: )(\S.*)")
 SECTION = re.compile(r"(Args|Returns|Yields|Raises|Attributes):$")
+CODE = re.compile(r"`([^`]+)`")
 MARKUP = re.compile(r"([*`|\\]|_(?=\W|$))")
 
 
@@ -25,22 +26,24 @@ def shown(lines: list[str]) -> Iterator[str]:
 
 
 def paragraph(lines: list[str]) -> Iterator[str]:
-    if SECTION.match(lines[0]):
-        yield f"**{lines[0][:-1]}**"
+    section = SECTION.match(lines[0])
+    if section:
+        yield f"**{section[1]}**"
         yield ""
         lines = [line[4:] for line in lines[1:]]
-    if is_table(lines):
+    columns = any("  " in line for line in lines)
+    if (section or columns) and are_entries(lines):
         yield from definitions(lines)
-    elif any(line.startswith(" ") or "  " in line for line in lines):
-        yield from ("::", "", *(f"    {line}" for line in lines))
+    elif columns:
+        yield from (".. code-block:: text", "", *(f"    {line}" for line in lines))
     else:
         yield from map(escaped, lines)
 
 
-def is_table(lines: list[str]) -> bool:
-    """Every line begins an entry or goes on with one."""
-    known = [line.startswith("  ") or ENTRY.fullmatch(line) is not None for line in lines]
-    return bool(lines) and not lines[0].startswith(" ") and all(known) and any("  " in x for x in lines)
+def are_entries(lines: list[str]) -> bool:
+    """Every line begins an entry, or goes on with one."""
+    known = all(line.startswith("  ") or ENTRY.fullmatch(line) for line in lines)
+    return known and not lines[0].startswith(" ")
 
 
 def definitions(lines: list[str]) -> Iterator[str]:
@@ -54,7 +57,11 @@ def definitions(lines: list[str]) -> Iterator[str]:
 
 
 def escaped(text: str) -> str:
-    return MARKUP.sub(r"\\\1", text)
+    """Words in single backquotes are code, and nothing else is markup."""
+    parts = CODE.split(text)
+    parts[::2] = [MARKUP.sub(r"\\\1", part) for part in parts[::2]]
+    parts[1::2] = [f"``{part}``" for part in parts[1::2]]
+    return "".join(parts)
 
 
 def process(app: Any, what: str, name: str, thing: Any, options: Any, lines: list[str]) -> None:
