@@ -4,10 +4,9 @@ import re
 import sys
 from pathlib import Path
 
-HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE.parent / "src"), str(HERE / "extensions")]
-
 import aspire
+
+sys.path.insert(0, str(Path(__file__).parent / "extensions"))
 
 project = "ASPIRE"
 author = "The ASPIRE maintainers"
