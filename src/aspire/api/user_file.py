@@ -5,6 +5,7 @@
     method()               how to train; --method counts more
     optimizer(groups), schedule(optimizer)   where the method takes them; at the master alone
     reference()            likewise: numbers by site, a model or 'own-best'; --reference counts more
+    metrics()              figures at the end; --metrics counts more
 
 On an engine each worker runs the text of the file by itself and loads its own site and no other.
 Modules that lie beside the file can be imported.
@@ -121,8 +122,8 @@ def parts_of(
     arguments["batch_size"] = options["batch_size"] or None
     if only is not None and not only:
         arguments["device"] = "cpu"  # the master's; the option is about the sites
-    for name in ("uncertainty", "loss", "buffers"):
-        if hasattr(module, name):
+    for name in ("uncertainty", "loss", "buffers", "metrics"):
+        if hasattr(module, name) and arguments.get(name) is None:
             arguments[name] = call(module, name)
     return model, sites, arguments | method_arguments(module, options, arguments.get("uncertainty"))
 

@@ -13,6 +13,8 @@ from torch import Tensor, nn
 from aspire.arguments import near, one_of, real_number, shown, whole_number
 from aspire.problem import batches
 from aspire.problem.execution import decide
+from aspire.problem.figures import figures_of, try_out
+from aspire.problem.metrics import Metric
 from aspire.problem.objective import LOSSES, Flat, Loss, Objective, is_linear
 from aspire.problem.samples import Samples, named, parts_of
 from aspire.problem.sites import Pool, Site, pooled, pooled_scores
@@ -86,6 +88,10 @@ class Problem:
         """Whether gradients of many sites are taken in one call, by functions without a state."""
         return all(type(site) is Site and site.pool is not None for site in self.sites)
 
+    def figures(self, w: Tensor, bound: float | None = None) -> list[dict[str, float]]:
+        """What every site says of w at the end, with intervals; see `figures_of`."""
+        return [figures_of(site, w, bound) for site in self.sites]
+
     def scores(self, w: Tensor) -> Figures:
         """What every site finds at w."""
         plain = all(site.test is None and site.val is None for site in self.sites)
@@ -127,6 +133,7 @@ def build(
     judged: int = 8192,
     judged_on: str = "train",
     execution: str | None = None,
+    metrics: tuple[Metric, ...] = (),
 ) -> Problem:
     """Check the model against the sites and put both together.
 
@@ -138,7 +145,7 @@ def build(
     given: dict[str, Any] = {"loss": loss, "batch_size": batch_size, "weight_decay": weight_decay}
     given |= {"device": device, "seed": seed, "buffers": buffers, "precision": precision}
     given |= {"judged": judged, "judged_on": judged_on}
-    given |= {"execution": execution}
+    given |= {"execution": execution, "metrics": metrics}
     known = named(sites)
     try:
         return _built(model, known, elsewhere=elsewhere, changing=(), **given)
@@ -163,6 +170,7 @@ def _built(
     judged: int,
     judged_on: str,
     execution: str | None,
+    metrics: tuple[Metric, ...],
     changing: Sequence[str],
 ) -> Problem:
     if batch_size is not None:
@@ -211,7 +219,9 @@ def _built(
             val=val,
             on_val=judged_on == "val",
             val_sample=val_sample,
+            metrics=metrics,
         )
+    try_out(made, flat.start)
     names = tuple(str(name) for name in known)
     return Problem(flat, names, tuple(made), batch_size, objective.execution)
 

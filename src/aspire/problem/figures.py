@@ -1,0 +1,223 @@
+"""What a site says of a model at the end: figures with their n and an interval, never samples.
+
+An answer is named numbers, so that it can travel as it is: `test.loss.value`, `test.loss.n`,
+`test.loss.low`, `test.loss.high`, and so on for each part and each metric. A figure that is not
+defined is left out. For the certificate there are `clipped_loss`, the mean over the test part with
+every sample's loss cut off at `loss_bound`, and `clipped_n`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from operator import itemgetter
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy, mse_loss
+
+from aspire.intervals import Pair, normal, percentiles, wilson
+from aspire.problem.conversion import each
+from aspire.problem.failures import Failed, at, calling
+from aspire.problem.metrics import Metric
+from aspire.problem.objective import Objective
+from aspire.problem.samples import Samples
+from aspire.problem.sites import Site, classifies
+from aspire.protocol import LARGEST
+
+RESAMPLES = 199  # of a bootstrap
+TRIED = 256  # samples on which metrics are tried out before a run
+FEW = 1024  # samples: up to here a loss of the user's is called for one after the other
+SHARE = 10.0  # a sample's loss counts at most as if its class had a 10th of an even chance
+
+
+@dataclass
+class Seen:
+    """What one pass over a part leaves: a number or two for each sample that counts."""
+
+    losses: list[Tensor] = field(default_factory=list)
+    counts: list[Tensor] = field(default_factory=list)  # what each loss weighs
+    hits: list[Tensor] = field(default_factory=list)  # whether it is right; []: of no classes
+    outputs: list[Tensor] = field(default_factory=list)  # where there are metrics
+    targets: list[Tensor] = field(default_factory=list)
+    classes: int | None = None
+
+
+def figures_of(site: Site, w: Tensor, bound: float | None = None) -> dict[str, float]:
+    """All figures of all parts of a site at the model w: loss, accuracy and `site.metrics`.
+
+    bound  where losses are cut off for the certificate; None: log(10 classes), or nowhere
+    """
+    said: dict[str, float] = {}
+    for name, part in (("train", site.train), ("val", site.val), ("test", site.test)):
+        if part is None:
+            continue
+        seen = looked_through(site, w, part, keep=bool(site.metrics))
+        said |= loss_figure(f"{name}.loss", seen, decay_of(site.objective, w))
+        said |= accuracy_figure(f"{name}.accuracy", seen)
+        for metric in site.metrics:
+            said |= metric_figure(f"{name}.{metric.name}", metric, seen, site._forward_keys(0))
+        if name == "test":
+            said |= clipped(seen, bound)
+    return said
+
+
+@torch.no_grad()
+def looked_through(site: Site, w: Tensor, part: Samples, *, keep: bool) -> Seen:
+    """One pass over a part, in eval mode; `keep` outputs and targets, too."""
+    seen = Seen()
+    objective = site.objective
+    buffers = site.own_buffers(w)
+    with site._seeded(0), at(part.where):
+        for inputs, targets, samples in part.chunks():
+            output = objective.output(w, inputs, targets, buffers)
+            losses, counts = each_loss(objective, output, targets, samples)
+            seen.losses.append(losses)
+            seen.counts.append(counts)
+            judged: Any = slice(None)
+            if classifies(output, targets):
+                kept = objective.kept(targets)
+                judged = judged if kept is None else kept
+                seen.classes = output.shape[1]
+                seen.hits.append((output.max(1).indices == targets)[judged].cpu())
+            if keep and isinstance(output, Tensor) and isinstance(targets, Tensor):
+                seen.outputs.append(output[judged].cpu())
+                seen.targets.append(targets[judged].cpu())
+    return seen
+
+
+# ---------------------------------------------------------------- the loss of each sample
+
+
+def each_loss(
+    objective: Objective, output: Any, targets: Any, samples: int
+) -> tuple[Tensor, Tensor]:
+    """Every sample's loss and what it weighs in the mean; those that weigh nothing are left out."""
+    counts = torch.ones(samples, dtype=torch.float64)
+    labels = objective.labels
+    if objective.total(targets) is not None and labels is not None:
+        counts = labels.each(targets).reshape(samples, -1).mean(1).double().cpu()
+    losses = one_by_one(objective.loss, output, targets, samples).double().cpu()
+    return losses[counts > 0], counts[counts > 0]
+
+
+def one_by_one(loss: Callable[..., Tensor], output: Any, targets: Any, samples: int) -> Tensor:
+    """The loss of each sample by itself."""
+    if loss in (cross_entropy, mse_loss):
+        return loss(output, targets, reduction="none").reshape(samples, -1).mean(1)
+
+    def alone(output: Any, target: Any) -> Tensor:
+        found = loss(each(lambda x: x.unsqueeze(0), output), each(lambda x: x.unsqueeze(0), target))
+        return found.reshape(())
+
+    if samples > FEW:
+        with suppress(Exception):  # what it branches on, for example
+            return torch.vmap(alone, randomness="different")(output, targets)
+    picked = ((each(itemgetter(i), output), each(itemgetter(i), targets)) for i in range(samples))
+    with calling("the loss of one sample"):
+        return torch.stack([alone(*pair) for pair in picked])
+
+
+# ---------------------------------------------------------------- figures
+
+
+def figure(name: str, value: float | None, n: int, interval: Pair | None) -> dict[str, float]:
+    """Under its names; nothing where there is no value that can travel."""
+    if value is None or not abs(value) <= LARGEST:
+        return {}
+    said = {f"{name}.value": value, f"{name}.n": float(n)}
+    if interval is not None and max(map(abs, interval)) <= LARGEST:
+        said |= {f"{name}.low": interval[0], f"{name}.high": interval[1]}
+    return said
+
+
+def loss_figure(name: str, seen: Seen, decay: float) -> dict[str, float]:
+    """The mean, with a normal interval; `decay` is what the weight decay adds to it."""
+    losses = torch.cat(seen.losses)
+    counts = torch.cat(seen.counts)
+    n = len(losses)
+    total = float(counts.sum())
+    mean = float((counts * losses).sum()) / total
+    if n < 2:
+        return figure(name, mean + decay, n, None)
+    spread = float((counts * (losses - mean)).square().sum())
+    low, high = normal(mean, math.sqrt(spread * n / (n - 1)) / total)
+    if float(losses.min()) >= 0:
+        low = max(low, 0.0)
+    return figure(name, mean + decay, n, (low + decay, high + decay))
+
+
+def accuracy_figure(name: str, seen: Seen) -> dict[str, float]:
+    if not seen.hits:
+        return {}
+    hits = torch.cat(seen.hits)
+    right = int(hits.sum())
+    return figure(name, right / len(hits), len(hits), wilson(right, len(hits)))
+
+
+def metric_figure(name: str, metric: Metric, seen: Seen, keys: tuple[int, int]) -> dict[str, float]:
+    """With the interval of a bootstrap; none where the metric is undefined too often."""
+    if not seen.outputs:
+        return {}
+    outputs = torch.cat(seen.outputs)
+    targets = torch.cat(seen.targets)
+    n = len(targets)
+    draws = torch.Generator().manual_seed(keys[0] << 31 ^ keys[1])
+    value = defined(metric, outputs, targets)
+    if value is None:
+        return {}
+    again = []
+    for _ in range(RESAMPLES):
+        index = torch.randint(n, (n,), generator=draws)
+        again.append(defined(metric, outputs[index], targets[index]))
+    found = [x for x in again if x is not None]
+    return figure(name, value, n, percentiles(found) if 2 * len(found) > RESAMPLES else None)
+
+
+def defined(metric: Metric, outputs: Tensor, targets: Tensor) -> float | None:
+    """None, too, where a function raises: it was tried out before, so these samples are why."""
+    try:
+        return metric(outputs, targets)
+    except Failed:
+        return None
+
+
+def clipped(seen: Seen, bound: float | None) -> dict[str, float]:
+    """The mean of losses between 0 and the bound, each sample counted once."""
+    if bound is None and seen.classes is not None:
+        bound = math.log(SHARE * seen.classes)
+    if not bound:
+        return {}
+    losses = torch.cat(seen.losses).clamp(0.0, bound).nan_to_num(bound)
+    mean = min(float(losses.mean()), bound)
+    return {"clipped_loss": mean, "clipped_n": float(len(losses)), "loss_bound": bound}
+
+
+def decay_of(objective: Objective, w: Tensor) -> float:
+    """What the weight decay adds to a loss."""
+    parameters = w[: objective.flat.parameters]
+    return 0.5 * objective.weight_decay * float(parameters.double().square().sum())
+
+
+# ---------------------------------------------------------------- before a run
+
+
+def try_out(sites: Sequence[Site | None], w: Tensor) -> None:
+    """ValueError where a metric fails on the first samples of the first site that is here."""
+    site = next((one for one in sites if one is not None), None)
+    if site is None or not site.metrics:
+        return
+    first = site.train.only(torch.arange(min(TRIED, site.train.size)))
+    seen = looked_through(site, w, first, keep=True)
+    if not seen.outputs:
+        raise ValueError(f"metrics: {first.where}: expected outputs and targets that are tensors")
+    outputs = torch.cat(seen.outputs)
+    targets = torch.cat(seen.targets)
+    if len(targets.unique(dim=0)) < 2:
+        return  # many metrics are not defined then
+    with at(first.where):
+        for metric in site.metrics:
+            metric(outputs, targets)
