@@ -47,7 +47,7 @@ class Certificate:
     assumptions: tuple[str, ...]
 
     def __str__(self) -> str:
-        lines = [f"Certificate, confidence {1 - self.alpha:.4g}, {len(self.sites)} sites:"]
+        lines = [f"certificate, confidence {1 - self.alpha:.4g}, {len(self.sites)} sites:"]
         if self.accuracy is not None:
             lines.append(f"no site's accuracy is below {100 * self.accuracy:.1f} % ({self.site})")
         if self.loss is not None:

@@ -338,7 +338,7 @@ class Course:
             j: {} for j, loss in enumerate(losses) if loss is None or np.isnan(loss)
         }
         asked = FinalFigures(
-            *(0, w, {}, 0.0, absent), bound=self.job.loss_bound, metrics=self.job.metrics
+            *(0, w, {}, 0.0, absent), bound=self.job.loss_bound, metrics=self.job.metrics or ()
         )
         self.driver.ask_at_the_end(asked)
         while not (found := self.driver.answered()):

@@ -144,7 +144,7 @@ def prepare(
         select=select,
         patience_evaluations=limits.patience_evaluations,
         max_seconds=limits.max_seconds,
-        metrics=tuple(metric.name for metric in asked),
+        metrics=None if metrics is None else tuple(metric.name for metric in asked),
         loss_bound=loss_bound,
     )
     job = replace(job, settings=settings_of(job, of_problem))
@@ -199,7 +199,7 @@ def settings_of(job: Job, of_problem: Mapping[str, Any]) -> dict[str, Any]:
             max_seconds=job.max_seconds,
             patience_evaluations=job.patience_evaluations,
             execution=problem.execution,
-            metrics=job.metrics or None,
+            metrics=job.metrics,
             loss_bound=job.loss_bound,
         ),
     }

@@ -240,7 +240,7 @@ def outcome(
     w = _given(chosen.w, job.method.model(ended.master))
     model = job.problem.flat.module(w)
     answers = [{} for _ in job.problem.names] if ask is None else ask(w)
-    found = table(answers, job.metrics)
+    found = table(answers, job.metrics or ())
     say_missing(found, job.problem.names)
     own = site_buffers(job.problem, w)
     if own is not None:

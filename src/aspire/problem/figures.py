@@ -166,21 +166,19 @@ def metric_figure(name: str, metric: Metric, seen: Seen, keys: tuple[int, int]) 
     targets = torch.cat(seen.targets)
     n = len(targets)
     draws = torch.Generator().manual_seed(keys[0] << 31 ^ keys[1])
-    value = defined(metric, outputs, targets)
+    score = tried(metric.on, outputs, targets)
+    value = None if score is None else tried(score)
     if value is None:
         return {}
-    again = []
-    for _ in range(RESAMPLES):
-        index = torch.randint(n, (n,), generator=draws)
-        again.append(defined(metric, outputs[index], targets[index]))
+    again = [tried(score, torch.randint(n, (n,), generator=draws)) for _ in range(RESAMPLES)]
     found = [x for x in again if x is not None]
     return figure(name, value, n, percentiles(found) if 2 * len(found) > RESAMPLES else None)
 
 
-def defined(metric: Metric, outputs: Tensor, targets: Tensor) -> float | None:
-    """None, too, where a function raises: it was tried out before, so these samples are why."""
+def tried(function: Callable[..., Any], *arguments: Any) -> Any:
+    """None where a metric raises: it was tried out before the run, so these samples are why."""
     try:
-        return metric(outputs, targets)
+        return function(*arguments)
     except Failed:
         return None
 
@@ -220,4 +218,4 @@ def try_out(sites: Sequence[Site | None], w: Tensor) -> None:
         return  # many metrics are not defined then
     with at(first.where):
         for metric in site.metrics:
-            metric(outputs, targets)
+            metric.on(outputs, targets)()

@@ -6,7 +6,7 @@ import copy
 import inspect
 import re
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,13 +33,33 @@ class Metric:
     name: str
     given: Any
 
-    def __call__(self, outputs: Tensor, targets: Tensor) -> float | None:
-        """None where it is not defined, as AUROC is not for one class alone."""
+    def on(self, outputs: Tensor, targets: Tensor) -> Scorer:
+        """The metric, made for these samples once."""
+        with calling(f"the metric {self.name!r}"):
+            if isinstance(self.given, str):
+                return by_name(self.name, self.given, outputs, targets)
+            return Scorer(self.name, fresh(self.given), outputs, targets)
+
+
+@dataclass(frozen=True)
+class Scorer:
+    """A metric on samples, or on a resample of them."""
+
+    name: str
+    score: Callable[[Tensor, Tensor], Any]
+    outputs: Tensor
+    targets: Tensor
+    contrast: bool = False  # of one class alone it says nothing
+
+    def __call__(self, index: Tensor | None = None) -> float | None:
+        """One number; None where it is not defined, as AUROC is not for one class alone."""
+        outputs = self.outputs if index is None else self.outputs[index]
+        targets = self.targets if index is None else self.targets[index]
+        if self.contrast and bool((targets == targets[0]).all()):
+            return None
         with calling(f"the metric {self.name!r}"), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            if isinstance(self.given, str):
-                return named_figure(self.given, outputs, targets)
-            return number(score(self.given, outputs, targets))
+            return number(self.score(outputs, targets))
 
 
 def metrics_of(given: Any) -> tuple[Metric, ...]:
@@ -88,14 +108,18 @@ def _checked(name: str, given: Any) -> Any:
 # ---------------------------------------------------------------- one figure
 
 
-def score(metric: Any, outputs: Tensor, targets: Tensor) -> Any:
-    """What the metric says of all samples; an object of torchmetrics begins afresh."""
+def fresh(metric: Any) -> Callable[[Tensor, Tensor], Any]:
+    """A function of samples; an object of torchmetrics is copied, and begins afresh each time."""
     if not hasattr(metric, "reset"):
-        return metric(outputs, targets)
-    metric = copy.deepcopy(metric)
-    metric.reset()
-    metric.update(outputs, targets)
-    return metric.compute()
+        return metric  # type: ignore[no-any-return]
+    own = copy.deepcopy(metric)
+
+    def score(outputs: Tensor, targets: Tensor) -> Any:
+        own.reset()
+        own.update(outputs, targets)
+        return own.compute()
+
+    return score
 
 
 def number(value: Any) -> float | None:
@@ -126,24 +150,22 @@ def class_named(name: str) -> Any:
     return found
 
 
-def named_figure(name: str, outputs: Tensor, targets: Tensor) -> float | None:
-    """By torchmetrics: of class scores where it knows tasks, else of the numbers themselves.
+def by_name(name: str, given: str, outputs: Tensor, targets: Tensor) -> Scorer:
+    """Of torchmetrics: on class scores where it knows tasks, else on the numbers themselves.
 
     Two classes are a binary task, whose score is the probability of class 1; more are averaged
-    with equal weights. One class alone gives no figure.
+    with equal weights.
     """
-    made = class_named(name)
+    made = class_named(given)
     known = inspect.signature(made).parameters
     if "task" not in known:
         outputs = outputs.reshape(targets.shape) if outputs.numel() == len(targets) else outputs
-        return number(score(made(), outputs, targets))
-    if len(targets.unique()) < 2:
-        return None
+        return Scorer(name, fresh(made()), outputs, targets)
     about, chances = task_of(outputs, targets)
     if "average" in known and about["task"] != "binary":
         about["average"] = "macro"
     shape = chances.shape if about["task"] == "multilabel" else chances.shape[:1]
-    return number(score(made(**about), chances, targets.reshape(shape).long()))
+    return Scorer(name, fresh(made(**about)), chances, targets.reshape(shape).long(), contrast=True)
 
 
 def task_of(outputs: Tensor, targets: Tensor) -> tuple[dict[str, Any], Tensor]:
