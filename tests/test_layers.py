@@ -1,6 +1,6 @@
 """The order of the layers, read off the imports.
 
-    types, arguments <- protocol, sets, compiled <- problem, core <- methods <- runs
+    types, arguments <- protocol, sets, compiled, intervals <- problem, core <- methods <- runs
     runs <- simulator, engines <- api <- cli <- reproduction
     reproduction.data <- reproduction
 

@@ -36,6 +36,7 @@ class Certificate:
     loss        no worst-case loss over the set is above it, with the loss of each sample cut off at
                 `loss_bound`; None: there is no bound at which to cut
     sites       the sites that it is about: those with a test part that answered
+    left_out    the others
     """
 
     alpha: float
@@ -44,7 +45,8 @@ class Certificate:
     loss: float | None
     loss_bound: float | None
     sites: tuple[str, ...]
-    assumptions: tuple[str, ...]
+    left_out: tuple[str, ...] = ()
+    assumptions: tuple[str, ...] = ASSUMPTIONS
 
     def __str__(self) -> str:
         lines = [f"certificate, confidence {1 - self.alpha:.4g}, {len(self.sites)} sites:"]
@@ -55,14 +57,16 @@ class Certificate:
                 f"the worst-case loss over the set is at most {self.loss:.4f}, each sample's loss "
                 f"cut off at {self.loss_bound:.4g}"
             )
-        return "\n".join([*lines, *(f"if {x}" for x in self.assumptions)])
+        if self.left_out:
+            lines.append(f"left out, without figures of a test part: {', '.join(self.left_out)}")
+        return "\n".join([*lines, *(f"assumed: {x}" for x in self.assumptions)])
 
 
 def certificate(
     names: Sequence[str],
     accuracies: Sequence[Figure | None],
     losses: Sequence[CutOff | None],
-    uncertainty: UncertaintySet,
+    uncertainty: UncertaintySet | None,
     alpha: float = 0.05,
 ) -> Certificate | None:
     """From every site's figures on its test part; None where no site has one.
@@ -82,32 +86,29 @@ def certificate(
     }
     site = min(lows, key=lambda name: lows[name]) if len(lows) == len(tested) else None
     loss, bound = worst_case(losses, tested, uncertainty, alpha)
-    missing = [name for j, name in enumerate(names) if j not in tested]
-    return Certificate(
-        alpha,
-        None if site is None else lows[site],
-        site,
-        loss,
-        bound,
-        tuple(names[j] for j in tested),
-        (*ASSUMPTIONS, *(f"{name} is left out: it has no test figures" for name in missing)),
-    )
+    here = tuple(names[j] for j in tested)
+    left_out = tuple(name for name in names if name not in here)
+    lowest = None if site is None else lows[site]
+    return Certificate(alpha, lowest, site, loss, bound, here, left_out)
 
 
 def worst_case(
     losses: Sequence[CutOff | None],
     tested: Sequence[int],
-    uncertainty: UncertaintySet,
+    uncertainty: UncertaintySet | None,
     alpha: float,
 ) -> tuple[float | None, float | None]:
     """The set's worst case of the sites' upper bounds, and where losses are cut off."""
     known = [x for x in losses if x is not None]
-    if len(known) < len(tested):
+    if len(known) < len(tested) or uncertainty is None:
         return None, None
     level = alpha / len(known)
     highest = [x.bound * highest_mean(x.value / x.bound, x.n, level) for x in known]
     here = np.isin(np.arange(len(losses)), tested)
-    over = uncertainty if here.all() else uncertainty.restrict(here)
+    try:
+        over = uncertainty if here.all() else uncertainty.restrict(here)
+    except ValueError:  # these sites alone carry no weight in it
+        return None, None
     return over.value(highest), max(x.bound for x in known)
 
 

@@ -109,9 +109,10 @@ class Run:
 
         Each holds with confidence 1 - alpha over all sites together, under its `assumptions`.
         """
-        accuracies = self.metrics["accuracy"].get("test", [None] * len(self.sites))
-        uncertainty = self.settings["uncertainty"]
-        return certificate(self.sites, accuracies, self.cut_off_losses, uncertainty, alpha)
+        nothing = [None] * len(self.sites)
+        accuracies = self.metrics.get("accuracy", {}).get("test", nothing)
+        losses = self.cut_off_losses or nothing
+        return certificate(self.sites, accuracies, losses, self.settings.get("uncertainty"), alpha)
 
     @property
     def train_losses(self) -> Array:
