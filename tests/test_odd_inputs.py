@@ -315,7 +315,6 @@ ARGUMENTS = {
         (-1, "iterations=-1: " + WHOLE),
         (1.5, "iterations=1.5: " + WHOLE),
         ("10", "iterations='10': " + WHOLE),
-        (None, "iterations is missing"),
         (torch.nan, "iterations=nan: " + WHOLE),
         (torch.inf, "iterations=inf: " + WHOLE),
         (True, "iterations=True: " + WHOLE),
@@ -407,7 +406,15 @@ ARGUMENTS = {
     "out": [(5, "out=5: expected the path"), (["x"], r"out=\['x'\]: expected the path")],
     "log": [("x", "log='x': expected one of"), (5, "log=5: expected 'full'")],
     "stop": [(True, "stop=True: expected a function")],
-    "progress": [(True, "progress=True: expected a function")],
+    "progress": [
+        ("bar", "progress='bar': expected True, a function, or None"),
+        (X, r"progress=<Tensor of shape \(30, 3\)>: expected True"),
+    ],
+    "callbacks": [
+        (5, "callbacks=5: expected a list"),
+        ([LogNormal], "callbacks has the class LogNormal: expected objects with on_start"),
+        ([print], "callbacks has a builtin_function_or_method: expected objects"),
+    ],
     "checkpoint_seconds": [
         (-1, "checkpoint_seconds=-1: expected"),
         ("x", "checkpoint_seconds='x'"),
