@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from aspire.api.certificate import certificate, cut_off
+from aspire.api.certificate import certificate, tested_of
 from aspire.problem.metrics import metrics_of
 from aspire.problem.problem import Problem, build
 from aspire.problem.samples import Samples
@@ -100,9 +100,8 @@ def certificates(sizes: Sequence[int], draws: int) -> dict[str, Any]:
     problem = problem_of(None)
     held = []
     for key in range(draws):
-        figures, answers = drawn(problem, sizes, key)
-        accuracies = figures["accuracy"]["test"]
-        found = certificate(problem.names, accuracies, cut_off(answers), SET, ALPHA)
+        answers = drawn(problem, sizes, key)[1]
+        found = certificate(problem.names, tested_of(answers), SET, ALPHA)
         assert found is not None
         assert found.accuracy is not None
         assert found.loss is not None

@@ -8,13 +8,12 @@ import torch
 from scipy import stats
 
 from aspire import train
-from aspire.api.certificate import CutOff, certificate
+from aspire.api.certificate import Tested, certificate
 from aspire.intervals import highest_mean, lowest_share, normal, percentiles, wilson
 from aspire.problem.figures import figures_of, one_by_one
 from aspire.problem.metrics import metrics_of
 from aspire.problem.problem import build
 from aspire.protocol import figures_objection
-from aspire.runs.figures import Figure
 from aspire.sets import CDNorm
 from aspire.types import Report
 
@@ -48,17 +47,16 @@ def test_bounds_by_hand():
 @pytest.mark.parametrize("alpha", [0.0, -0.1, 0.6, 1.0, float("nan"), "0.05", True])
 def test_a_level_that_is_none_is_refused(alpha):
     with pytest.raises(ValueError, match="alpha="):
-        certificate(["a"], [Figure(0.5, 10)], [None], CDNorm(radius=1.0, budget=1.0), alpha)
+        certificate(["a"], [Tested(5, 10, None, None, None)], CDNorm(radius=1.0, budget=1.0), alpha)
 
 
 def test_the_certificate_by_hand():
-    accuracies = [Figure(0.9, 50), Figure(0.8, 50), None]
-    losses = [CutOff(0.2, 50, 2.0), CutOff(0.5, 50, 2.0), None]
+    tested = [Tested(45, 50, 0.2, 50, 2.0), Tested(40, 50, 0.5, 50, 2.0), None]
     box = CDNorm(radius=1 / 3, budget=3.0).for_sites(3)
-    found = certificate(["a", "b", "c"], accuracies, losses, box, 0.1)
+    found = certificate(["a", "b", "c"], tested, box, 0.1)
     assert found.accuracy == pytest.approx(stats.beta.ppf(0.1, 40, 11))
     assert (found.site, found.sites) == ("b", ("a", "b"))
-    highest = [2 * highest_mean(x.value / 2, 50, 0.05) for x in losses[:2]]
+    highest = [2 * highest_mean(x.loss / 2, 50, 0.05) for x in tested[:2]]
     assert found.loss == pytest.approx(box.restrict([True, True, False]).value(highest))
     assert found.left_out == ("c",)
     for words in (
@@ -68,7 +66,7 @@ def test_the_certificate_by_hand():
         "independent draws",
     ):
         assert words in str(found)
-    assert certificate(["a"], [None], [None], CDNorm(radius=1.0, budget=1.0)) is None
+    assert certificate(["a"], [None], CDNorm(radius=1.0, budget=1.0)) is None
 
 
 # ---------------------------------------------------------------- figures of one site
@@ -105,8 +103,8 @@ def test_loss_and_accuracy_are_those_of_an_evaluation():
     error = float(each.std()) / np.sqrt(20)
     low = float(each.mean()) - 1.959964 * error + decay
     assert said["test.loss.low"] == pytest.approx(low, rel=1e-5)
-    assert said["loss_bound"] == pytest.approx(np.log(20))
-    assert said["clipped_loss"] == pytest.approx(float(each.clamp(max=np.log(20)).mean()))
+    assert said["tested.bound"] == pytest.approx(np.log(20))
+    assert said["tested.loss"] == pytest.approx(float(each.clamp(max=np.log(20)).mean()))
 
 
 def half_of_it(output, target):
@@ -151,8 +149,8 @@ def test_a_regression_has_no_accuracy_and_needs_a_bound():
     said = figures_of(made.sites[0], made.flat.start)
     assert "test.loss.value" in said
     assert "test.accuracy.value" not in said
-    assert "clipped_loss" not in said
-    assert figures_of(made.sites[0], made.flat.start, 3.0)["loss_bound"] == 3.0
+    assert "tested.loss" not in said
+    assert figures_of(made.sites[0], made.flat.start, 3.0)["tested.bound"] == 3.0
 
 
 # ---------------------------------------------------------------- metrics
@@ -283,7 +281,8 @@ def test_a_site_without_the_figure_is_named(caplog):
 
 
 GOOD = {"test.loss.value": 0.5, "test.loss.n": 10.0, "test.loss.low": 0.4, "test.loss.high": 0.6}
-CUT = {"clipped_loss": 0.5, "clipped_n": 10.0, "loss_bound": 3.0}
+CUT = {"tested.loss": 0.5, "tested.n": 10.0, "tested.bound": 3.0}
+RIGHT = {"tested.right": 8.0, "tested.judged": 10.0}
 
 
 @pytest.mark.parametrize(
@@ -299,10 +298,13 @@ CUT = {"clipped_loss": 0.5, "clipped_n": 10.0, "loss_bound": 3.0}
         {**GOOD, "test.loss.value": float("nan")},
         {**GOOD, "test.loss.high": 1e13},
         {"test.accuracy.value": 1.1, "test.accuracy.n": 10.0},
-        {"clipped_loss": 1.0},
-        {**CUT, "clipped_loss": 4.0},
-        {**CUT, "clipped_loss": -1.0},
-        {**CUT, "clipped_n": 0.5},
+        {"tested.loss": 1.0},
+        {"tested.right": 1.0},
+        {**RIGHT, "tested.right": 11.0},
+        {**RIGHT, "tested.right": 0.5},
+        {**CUT, "tested.loss": 4.0},
+        {**CUT, "tested.loss": -1.0},
+        {**CUT, "tested.n": 0.5},
     ],
 )
 def test_an_answer_that_cannot_be_is_refused(said):
@@ -314,6 +316,6 @@ def test_an_answer_that_cannot_be_is_refused(said):
 
 def test_proper_answers_are_taken():
     f1 = {name.replace("loss", "f1"): x for name, x in GOOD.items()}
-    assert figures_objection(Report(1, -3, {}, {**GOOD, **CUT, **f1}), ["f1"]) is None
+    assert figures_objection(Report(1, -3, {}, {**GOOD, **CUT, **RIGHT, **f1}), ["f1"]) is None
     assert figures_objection(Report(1, -3, {}, {}), []) is None
     assert figures_objection(Report(1, -3, {"w": torch.zeros(3)}, {}), []) is not None

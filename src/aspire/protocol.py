@@ -49,7 +49,8 @@ PARTS = ("train", "val", "test")
 ALWAYS = ("loss", "accuracy")  # figures that nobody has to ask for
 MOST_METRICS = 12  # besides these
 FIELDS = ("value", "n", "low", "high")  # of a figure; the last two together or not at all
-CLIPPED = ("clipped_loss", "clipped_n", "loss_bound")  # for a certificate
+RIGHT = ("tested.right", "tested.judged")  # for a certificate
+CUT_OFF = ("tested.loss", "tested.n", "tested.bound")  # likewise
 PLAIN = re.compile(r"(?!(n|time|event|worker|task|vectors)$)[A-Za-z_][A-Za-z0-9_]{0,63}")
 
 
@@ -118,10 +119,10 @@ def figures_objection(answer: Report, metrics: Collection[str]) -> str | None:
     reason = _odd_names(answer.vectors, (), ())
     for name, value in said.items():
         figure, _, field = name.rpartition(".")
-        strange = name not in CLIPPED and (figure not in figures or field not in FIELDS)
-        if strange or not abs(value) <= LARGEST:
+        known = name in (*RIGHT, *CUT_OFF) or (figure in figures and field in FIELDS)
+        if not known or not abs(value) <= LARGEST:
             reason = reason or f"{name[:SHOWN]}={value:g}: expected a figure that was asked for"
-        elif not (_cut_off(said) if name in CLIPPED else _whole_figure(figure, said)):
+        elif not (_of_a_test(said) if figure == "tested" else _whole_figure(figure, said)):
             reason = reason or f"{name}={value:g}: expected a value, its n and an interval or none"
     return None if reason is None else f"worker {answer.worker} answers {reason}"
 
@@ -137,11 +138,15 @@ def _whole_figure(name: str, said: Mapping[str, float]) -> bool:
     return _is_count(said[f"{name}.n"]) and low <= said.get(f"{name}.high", 0.0)
 
 
-def _cut_off(said: Mapping[str, float]) -> bool:
-    """A mean of losses that are between 0 and a bound."""
-    if not all(name in said for name in CLIPPED):
-        return False
-    return 0 <= said["clipped_loss"] <= said["loss_bound"] and _is_count(said["clipped_n"])
+def _of_a_test(said: Mapping[str, float]) -> bool:
+    """So many right of those judged, and a mean of losses between 0 and a bound."""
+    right, judged = (said.get(name, 1.0) for name in RIGHT)
+    loss, n, bound = (said.get(name, 1.0) for name in CUT_OFF)
+    whole = all(
+        len([x for x in group if x in said]) in (0, len(group)) for group in (RIGHT, CUT_OFF)
+    )
+    counts = right == int(right) and _is_count(judged) and _is_count(n)
+    return whole and counts and 0 <= right <= judged and 0 <= loss <= bound
 
 
 def _is_count(value: float) -> bool:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from aspire.intervals import highest_mean, level_of, lowest_share
-from aspire.runs.figures import Answers, Figure
+from aspire.runs.figures import Answers
 from aspire.sets import UncertaintySet
+from aspire.types import Mask
 
 ASSUMPTIONS = (
     "the test parts were not used to train, select or tune",
@@ -19,12 +20,15 @@ ASSUMPTIONS = (
 
 
 @dataclass(frozen=True)
-class CutOff:
-    """A site's mean test loss, with each sample's loss cut off at `bound`."""
+class Tested:
+    """What a site says of its test part; None: outputs that are neither right nor wrong, or a loss
+    without a bound."""
 
-    value: float
-    n: int
-    bound: float
+    right: int | None
+    judged: int | None
+    loss: float | None  # the mean, with each sample's loss cut off at `bound`
+    n: int | None
+    bound: float | None
 
 
 @dataclass(frozen=True)
@@ -64,66 +68,74 @@ class Certificate:
 
 def certificate(
     names: Sequence[str],
-    accuracies: Sequence[Figure | None],
-    losses: Sequence[CutOff | None],
+    tested: Sequence[Tested | None],
     uncertainty: UncertaintySet | None,
     alpha: float = 0.05,
 ) -> Certificate | None:
-    """From every site's figures on its test part; None where no site has one.
+    """From what every site says of its test part; None where no site has one.
 
     The least of the sites' lower bounds at level alpha needs no correction: it is above the worst
     site's true accuracy only if that one site's bound is. The worst case may weigh all sites, so
     their upper bounds are at level alpha/N.
     """
     alpha = level_of(alpha)
-    tested = [j for j, pair in enumerate(zip(accuracies, losses, strict=True)) if any(pair)]
-    if not tested:
+    here = np.array([x is not None for x in tested])
+    if not here.any():
         return None
-    lows = {
-        names[j]: lowest_share(round(x.value * x.n), x.n, alpha)
-        for j, x in enumerate(accuracies)
-        if x is not None
-    }
-    site = min(lows, key=lambda name: lows[name]) if len(lows) == len(tested) else None
-    loss, bound = worst_case(losses, tested, uncertainty, alpha)
-    here = tuple(names[j] for j in tested)
-    left_out = tuple(name for name in names if name not in here)
-    lowest = None if site is None else lows[site]
-    return Certificate(alpha, lowest, site, loss, bound, here, left_out)
+    known = [x for x in tested if x is not None]
+    inside = [name for name, x in zip(names, tested, strict=True) if x is not None]
+    lows = [
+        lowest_share(x.right, x.judged, alpha) for x in known if x.right is not None and x.judged
+    ]
+    least = int(np.argmin(lows)) if len(lows) == len(known) else None
+    loss, bound = worst_case(known, here, uncertainty, alpha)
+    return Certificate(
+        alpha,
+        None if least is None else lows[least],
+        None if least is None else inside[least],
+        loss,
+        bound,
+        tuple(inside),
+        tuple(name for name in names if name not in inside),
+    )
 
 
 def worst_case(
-    losses: Sequence[CutOff | None],
-    tested: Sequence[int],
-    uncertainty: UncertaintySet | None,
-    alpha: float,
+    known: Sequence[Tested], here: Mask, uncertainty: UncertaintySet | None, alpha: float
 ) -> tuple[float | None, float | None]:
     """The set's worst case of the sites' upper bounds, and where losses are cut off."""
-    known = [x for x in losses if x is not None]
-    if len(known) < len(tested) or uncertainty is None:
-        return None, None
     level = alpha / len(known)
-    highest = [x.bound * highest_mean(x.value / x.bound, x.n, level) for x in known]
-    here = np.isin(np.arange(len(losses)), tested)
+    highest = [
+        x.bound * highest_mean(x.loss / x.bound, x.n, level)
+        for x in known
+        if x.bound and x.n and x.loss is not None
+    ]
+    if len(highest) < len(known) or uncertainty is None:
+        return None, None
     try:
         over = uncertainty if here.all() else uncertainty.restrict(here)
     except ValueError:  # these sites alone carry no weight in it
         return None, None
-    return over.value(highest), max(x.bound for x in known)
+    return over.value(highest), max(x.bound for x in known if x.bound)
 
 
-def cut_off(answers: Answers) -> list[CutOff | None]:
-    """Of each site that has a test part and a bound."""
+def tested_of(answers: Answers) -> list[Tested | None]:
+    """What each site said; None: it has no test part, or did not answer."""
     return [
-        CutOff(said["clipped_loss"], int(said["clipped_n"]), said["loss_bound"])
-        if "clipped_loss" in said
-        else None
-        for said in answers
+        _tested(said) if any(x.startswith("tested.") for x in said) else None for said in answers
     ]
 
 
-def told(found: Certificate | None, losses: Sequence[CutOff | None]) -> dict[str, Any] | None:
+def _tested(said: Mapping[str, float]) -> Tested:
+    right, judged, n = (
+        None if x is None else int(x)
+        for x in (said.get(f"tested.{name}") for name in ("right", "judged", "n"))
+    )
+    return Tested(right, judged, said.get("tested.loss"), n, said.get("tested.bound"))
+
+
+def told(found: Certificate | None, tested: Sequence[Tested | None]) -> dict[str, Any] | None:
     """As result.json has it."""
     if found is None:
         return None
-    return {**vars(found), "cut_off_losses": [None if x is None else vars(x) for x in losses]}
+    return {**vars(found), "tested": [None if x is None else vars(x) for x in tested]}

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 from torch import Tensor, nn
 
-from aspire.api.certificate import Certificate, CutOff, certificate, cut_off, told
+from aspire.api.certificate import Certificate, Tested, certificate, tested_of, told
 from aspire.api.converged import SETTLED, trend
 from aspire.api.job import Job
 from aspire.api.own_buffers import fill, load, site_buffers
@@ -57,7 +57,7 @@ class Run:
     absences         who was away, from which iteration to which (None: the end), and why
     metrics          figures of `model` with their n and an interval, by metric and part:
                      metrics['accuracy']['test'] has one a site, or None. See docs/metrics.md
-    cut_off_losses   what `certificate` needs of the test losses
+    tested           what `certificate` needs of each site's test part
     """
 
     model: nn.Module
@@ -90,7 +90,7 @@ class Run:
     trend: str | None = None
     site_buffers: dict[str, dict[str, Tensor]] | None = None
     metrics: Table = field(default_factory=dict)
-    cut_off_losses: list[CutOff | None] = field(default_factory=list)
+    tested: list[Tested | None] = field(default_factory=list)
 
     def __repr__(self) -> str:
         return screenful(self)
@@ -109,10 +109,8 @@ class Run:
 
         Each holds with confidence 1 - alpha over all sites together, under its `assumptions`.
         """
-        nothing = [None] * len(self.sites)
-        accuracies = self.metrics.get("accuracy", {}).get("test", nothing)
-        losses = self.cut_off_losses or nothing
-        return certificate(self.sites, accuracies, losses, self.settings.get("uncertainty"), alpha)
+        tested = self.tested or [None] * len(self.sites)
+        return certificate(self.sites, tested, self.settings.get("uncertainty"), alpha)
 
     @property
     def train_losses(self) -> Array:
@@ -193,7 +191,7 @@ class Run:
             "sites": self.sites,
             "absences": self.absences,
             "metrics": plain(self.metrics),
-            "certificate": told(self.certificate(), self.cut_off_losses),
+            "certificate": told(self.certificate(), self.tested),
         }
 
     def save(self, directory: str | Path) -> None:
@@ -277,7 +275,7 @@ def outcome(
         ended_by=ended_by,
         trend=trend(history),
         metrics=found,
-        cut_off_losses=cut_off(answers),
+        tested=tested_of(answers),
     )
 
 

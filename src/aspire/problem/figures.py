@@ -2,8 +2,8 @@
 
 An answer is named numbers, so that it can travel as it is: `test.loss.value`, `test.loss.n`,
 `test.loss.low`, `test.loss.high`, and so on for each part and each metric. A figure that is not
-defined is left out. For the certificate there are `clipped_loss`, the mean over the test part with
-every sample's loss cut off at `loss_bound`, and `clipped_n`.
+defined is left out. For the certificate there are, of the test part, `tested.right` of
+`tested.judged` samples, and `tested.loss`, the mean of `tested.n` losses cut off at `tested.bound`.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy, mse_loss
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, mse_loss
 
 from aspire.intervals import Pair, normal, percentiles, wilson
 from aspire.problem.conversion import each
 from aspire.problem.failures import Failed, at, calling
 from aspire.problem.metrics import Metric
-from aspire.problem.objective import Objective
+from aspire.problem.objective import Objective, classifies, scores_of
 from aspire.problem.samples import Samples
-from aspire.problem.sites import Site, classifies
+from aspire.problem.sites import Site
 from aspire.protocol import LARGEST
 
 RESAMPLES = 199  # of a bootstrap
@@ -40,7 +40,9 @@ class Seen:
 
     losses: list[Tensor] = field(default_factory=list)
     counts: list[Tensor] = field(default_factory=list)  # what each loss weighs
-    hits: list[Tensor] = field(default_factory=list)  # whether it is right; []: of no classes
+    alone: bool = True  # losses are of one sample each; else of many, where the loss takes no one
+    size: int = 0  # samples whose loss counts
+    hits: list[Tensor] = field(default_factory=list)  # whether it is right; []: nothing says so
     outputs: list[Tensor] = field(default_factory=list)  # where there are metrics
     targets: list[Tensor] = field(default_factory=list)
     classes: int | None = None
@@ -61,7 +63,7 @@ def figures_of(site: Site, w: Tensor, bound: float | None = None) -> dict[str, f
         for metric in site.metrics:
             said |= metric_figure(f"{name}.{metric.name}", metric, seen, site._forward_keys(0))
         if name == "test":
-            said |= clipped(seen, bound)
+            said |= tested(seen, bound)
     return said
 
 
@@ -74,39 +76,48 @@ def looked_through(site: Site, w: Tensor, part: Samples, *, keep: bool) -> Seen:
     with site._seeded(0), at(part.where):
         for inputs, targets, samples in part.chunks():
             output = objective.output(w, inputs, targets, buffers)
-            losses, counts = each_loss(objective, output, targets, samples)
-            seen.losses.append(losses)
-            seen.counts.append(counts)
-            judged: Any = slice(None)
+            add_losses(seen, objective, output, targets, samples)
+            output = scores_of(output)
+            hits = objective.right(output, targets)
+            kept = None
+            if hits is not None:
+                seen.hits.append(hits.cpu())
             if classifies(output, targets):
-                kept = objective.kept(targets)
-                judged = judged if kept is None else kept
                 seen.classes = output.shape[1]
-                seen.hits.append((output.max(1).indices == targets)[judged].cpu())
+                kept = objective.kept(targets)
+            elif hits is not None and hits.numel() == samples:
+                seen.classes = 2
             if keep and isinstance(output, Tensor) and isinstance(targets, Tensor):
-                seen.outputs.append(output[judged].cpu())
-                seen.targets.append(targets[judged].cpu())
+                seen.outputs.append((output if kept is None else output[kept]).cpu())
+                seen.targets.append((targets if kept is None else targets[kept]).cpu())
     return seen
 
 
 # ---------------------------------------------------------------- the loss of each sample
 
 
-def each_loss(
-    objective: Objective, output: Any, targets: Any, samples: int
-) -> tuple[Tensor, Tensor]:
+def add_losses(seen: Seen, objective: Objective, output: Any, targets: Any, samples: int) -> None:
     """Every sample's loss and what it weighs in the mean; those that weigh nothing are left out."""
     counts = torch.ones(samples, dtype=torch.float64)
     labels = objective.labels
     if objective.total(targets) is not None and labels is not None:
         counts = labels.each(targets).reshape(samples, -1).mean(1).double().cpu()
-    losses = one_by_one(objective.loss, output, targets, samples).double().cpu()
-    return losses[counts > 0], counts[counts > 0]
+    kept = counts > 0
+    seen.size += int(kept.sum())
+    try:
+        losses = one_by_one(objective.loss, output, targets, samples).double().cpu()
+    except Failed:
+        seen.alone = False
+        kept = counts.sum(0, keepdim=True) > 0
+        losses = objective.mean(output, targets).double().cpu().reshape(1)
+        counts = counts.sum(0, keepdim=True)
+    seen.losses.append(losses[kept])
+    seen.counts.append(counts[kept])
 
 
 def one_by_one(loss: Callable[..., Tensor], output: Any, targets: Any, samples: int) -> Tensor:
     """The loss of each sample by itself."""
-    if loss in (cross_entropy, mse_loss):
+    if loss in (cross_entropy, mse_loss, binary_cross_entropy_with_logits):
         return loss(output, targets, reduction="none").reshape(samples, -1).mean(1)
 
     def alone(output: Any, target: Any) -> Tensor:
@@ -138,11 +149,11 @@ def loss_figure(name: str, seen: Seen, decay: float) -> dict[str, float]:
     """The mean, with a normal interval; `decay` is what the weight decay adds to it."""
     losses = torch.cat(seen.losses)
     counts = torch.cat(seen.counts)
-    n = len(losses)
     total = float(counts.sum())
     mean = float((counts * losses).sum()) / total
-    if n < 2:
-        return figure(name, mean + decay, n, None)
+    n = len(losses)
+    if n < 2 or not seen.alone:
+        return figure(name, mean + decay, seen.size, None)
     spread = float((counts * (losses - mean)).square().sum())
     low, high = normal(mean, math.sqrt(spread * n / (n - 1)) / total)
     if float(losses.min()) >= 0:
@@ -151,11 +162,19 @@ def loss_figure(name: str, seen: Seen, decay: float) -> dict[str, float]:
 
 
 def accuracy_figure(name: str, seen: Seen) -> dict[str, float]:
+    """Of several labels a sample, the mean share that is right: no proportion of samples."""
     if not seen.hits:
         return {}
     hits = torch.cat(seen.hits)
-    right = int(hits.sum())
-    return figure(name, right / len(hits), len(hits), wilson(right, len(hits)))
+    n = len(hits)
+    if hits.numel() == n:
+        right = int(hits.sum())
+        return figure(name, right / n, n, wilson(right, n))
+    shares = hits.reshape(n, -1).double().mean(1)
+    mean = float(shares.mean())
+    low, high = normal(mean, float(shares.std()) / math.sqrt(n))
+    interval = (max(low, 0.0), min(high, 1.0)) if n > 1 else None
+    return figure(name, mean, n, interval)
 
 
 def metric_figure(name: str, metric: Metric, seen: Seen, keys: tuple[int, int]) -> dict[str, float]:
@@ -183,15 +202,19 @@ def tried(function: Callable[..., Any], *arguments: Any) -> Any:
         return None
 
 
-def clipped(seen: Seen, bound: float | None) -> dict[str, float]:
-    """The mean of losses between 0 and the bound, each sample counted once."""
+def tested(seen: Seen, bound: float | None) -> dict[str, float]:
+    """For the certificate: how many are right, and the mean of losses from 0 to the bound."""
+    said: dict[str, float] = {}
+    if seen.hits and all(x.numel() == len(x) for x in seen.hits):
+        judged = sum(map(len, seen.hits))
+        said |= {"tested.right": float(sum(x.sum() for x in seen.hits)), "tested.judged": judged}
     if bound is None and seen.classes is not None:
         bound = math.log(SHARE * seen.classes)
-    if not bound:
-        return {}
-    losses = torch.cat(seen.losses).clamp(0.0, bound).nan_to_num(bound)
-    mean = min(float(losses.mean()), bound)
-    return {"clipped_loss": mean, "clipped_n": float(len(losses)), "loss_bound": bound}
+    if bound and seen.alone:
+        losses = torch.cat(seen.losses).nan_to_num(bound).clamp(0.0, bound)
+        mean = min(float(losses.mean()), bound)
+        said |= {"tested.loss": mean, "tested.n": float(len(losses)), "tested.bound": bound}
+    return said
 
 
 def decay_of(objective: Objective, w: Tensor) -> float:
