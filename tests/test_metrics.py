@@ -8,7 +8,7 @@ import torch
 from scipy import stats
 
 from aspire import train
-from aspire.api.certificate import Tested, certificate
+from aspire.api.certificate import OnTest, certificate
 from aspire.intervals import highest_mean, lowest_share, normal, percentiles, wilson
 from aspire.problem.figures import figures_of, one_by_one
 from aspire.problem.metrics import metrics_of
@@ -47,11 +47,11 @@ def test_bounds_by_hand():
 @pytest.mark.parametrize("alpha", [0.0, -0.1, 0.6, 1.0, float("nan"), "0.05", True])
 def test_a_level_that_is_none_is_refused(alpha):
     with pytest.raises(ValueError, match="alpha="):
-        certificate(["a"], [Tested(5, 10, None, None, None)], CDNorm(radius=1.0, budget=1.0), alpha)
+        certificate(["a"], [OnTest(5, 10, None, None, None)], CDNorm(radius=1.0, budget=1.0), alpha)
 
 
 def test_the_certificate_by_hand():
-    tested = [Tested(45, 50, 0.2, 50, 2.0), Tested(40, 50, 0.5, 50, 2.0), None]
+    tested = [OnTest(45, 50, 0.2, 50, 2.0), OnTest(40, 50, 0.5, 50, 2.0), None]
     box = CDNorm(radius=1 / 3, budget=3.0).for_sites(3)
     found = certificate(["a", "b", "c"], tested, box, 0.1)
     assert found.accuracy == pytest.approx(stats.beta.ppf(0.1, 40, 11))

@@ -20,7 +20,7 @@ ASSUMPTIONS = (
 
 
 @dataclass(frozen=True)
-class Tested:
+class OnTest:
     """What a site says of its test part; None: outputs that are neither right nor wrong, or a loss
     without a bound."""
 
@@ -68,7 +68,7 @@ class Certificate:
 
 def certificate(
     names: Sequence[str],
-    tested: Sequence[Tested | None],
+    tested: Sequence[OnTest | None],
     uncertainty: UncertaintySet | None,
     alpha: float = 0.05,
 ) -> Certificate | None:
@@ -101,7 +101,7 @@ def certificate(
 
 
 def worst_case(
-    known: Sequence[Tested], here: Mask, uncertainty: UncertaintySet | None, alpha: float
+    known: Sequence[OnTest], here: Mask, uncertainty: UncertaintySet | None, alpha: float
 ) -> tuple[float | None, float | None]:
     """The set's worst case of the sites' upper bounds, and where losses are cut off."""
     level = alpha / len(known)
@@ -119,22 +119,22 @@ def worst_case(
     return over.value(highest), max(x.bound for x in known if x.bound)
 
 
-def tested_of(answers: Answers) -> list[Tested | None]:
+def tested_of(answers: Answers) -> list[OnTest | None]:
     """What each site said; None: it has no test part, or did not answer."""
     return [
         _tested(said) if any(x.startswith("tested.") for x in said) else None for said in answers
     ]
 
 
-def _tested(said: Mapping[str, float]) -> Tested:
+def _tested(said: Mapping[str, float]) -> OnTest:
     right, judged, n = (
         None if x is None else int(x)
         for x in (said.get(f"tested.{name}") for name in ("right", "judged", "n"))
     )
-    return Tested(right, judged, said.get("tested.loss"), n, said.get("tested.bound"))
+    return OnTest(right, judged, said.get("tested.loss"), n, said.get("tested.bound"))
 
 
-def told(found: Certificate | None, tested: Sequence[Tested | None]) -> dict[str, Any] | None:
+def told(found: Certificate | None, tested: Sequence[OnTest | None]) -> dict[str, Any] | None:
     """As result.json has it."""
     if found is None:
         return None

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 from torch import Tensor, nn
 
-from aspire.api.certificate import Certificate, Tested, certificate, tested_of, told
+from aspire.api.certificate import Certificate, OnTest, certificate, tested_of, told
 from aspire.api.converged import SETTLED, trend
 from aspire.api.job import Job
 from aspire.api.own_buffers import fill, load, site_buffers
@@ -90,7 +90,7 @@ class Run:
     trend: str | None = None
     site_buffers: dict[str, dict[str, Tensor]] | None = None
     metrics: Table = field(default_factory=dict)
-    tested: list[Tested | None] = field(default_factory=list)
+    tested: list[OnTest | None] = field(default_factory=list)
 
     def __repr__(self) -> str:
         return screenful(self)
