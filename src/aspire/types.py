@@ -264,6 +264,9 @@ class Method:
                                                           layer, or is not; None: this one
     budgeted(sites, iterations, gradients) -> method      the method for a run of that length; None:
                                                           this one, whatever its length
+    under(master)              -> master                  the state of a run of this method with
+                                                          another set, which goes on under this
+                                                          one's; None: it cannot
     site_arguments                                        those of its arguments that `work` and
                                                           `kinds` depend on: a site that has them
                                                           and the name makes the same workers.
@@ -297,4 +300,5 @@ class Method:
     any_execution: bool = False
     choose: Callable[[bool], Method] | None = None
     budgeted: Callable[[int, int | None, int | None], Method] | None = None
+    under: Callable[[Any], Any] | None = None
     site_arguments: Mapping[str, Plain] | None = None

@@ -13,6 +13,7 @@ from aspire.arguments import flag, real_number, whole_number
 from aspire.methods.arguments import check
 from aspire.methods.aspire_ease import optimisers, references
 from aspire.methods.aspire_ease.direct.master import absorb, init
+from aspire.methods.aspire_ease.direct.presence import under
 from aspire.methods.aspire_ease.direct.rules import Rules, quorum_of
 from aspire.methods.aspire_ease.direct.state import Master, weights
 from aspire.methods.aspire_ease.direct.tasks import waiting
@@ -116,6 +117,7 @@ def made(rules: Rules) -> Method:
         judged=JUDGED,
         judged_on="train" if rules.own is None else "val",
         budgeted=partial(budgeted, rules) if unsized else None,
+        under=partial(under, rules),
         site_arguments=site_arguments(rules),
         any_execution=True,
     )

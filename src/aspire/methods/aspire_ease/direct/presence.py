@@ -56,11 +56,17 @@ def leave(rules: Rules, master: Master, j: int) -> None:
     if total > 0:
         master.share /= total
     if master.started and master.n:
-        restrict(rules, master)
-        master.planes = planes.carried_over(
-            master.planes, master.present, master.uncertainty, regret(master), simplex=True
-        )
-        weigh(master)
+        under(rules, master)
+
+
+def under(rules: Rules, master: Master) -> Master:
+    """The planes that lie in the set over the present stay; so does all else."""
+    restrict(rules, master)
+    master.planes = planes.carried_over(
+        master.planes, master.present, master.uncertainty, regret(master), simplex=True
+    )
+    weigh(master)
+    return master
 
 
 def objection(rules: Rules, master: Master, event: Event) -> str | None:
