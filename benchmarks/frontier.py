@@ -2,11 +2,11 @@
 
     python benchmarks/frontier.py [--only demo|person-activity] [--seeds 5] [--quick] [--out FILE]
 
-Six values of Gamma from 0 to N, on the digits of the demo (a linear model, the consensus form) and on
-Person Activity (its network, the direct form; needs ASPIRE_DATA). A part of each training part is
-held out as the val part. Both sweeps see the same data, batches and delays. For every floor of a grid,
-which is fixed here, the answer is the setting that `Frontier.answer` chooses on val, or where no
-setting keeps the floor the closest one; its worst and mean accuracy on test are compared.
+Six values of Gamma from 0 to N, on the digits of the demo (a linear model, the consensus form) and
+on Person Activity (its network, the direct form; needs ASPIRE_DATA). A part of each training part
+is held out as the val part. Both sweeps see the same data, batches and delays. For every floor of a
+grid, which is fixed here, the answer is about the setting that `Frontier.answer` chooses on val, or
+where no setting keeps the floor the closest one; its worst and mean accuracy on test are compared.
 
 `difference` is the mean over seeds of ours minus from scratch, in points, and `error` the standard
 error of the mean from scratch over the seeds. Writes benchmarks/frontier.json.
@@ -27,7 +27,7 @@ import torch
 from torch import nn
 
 import aspire
-from aspire.api.frontier import Answer, Frontier, Setting
+from aspire.api.frontier import Frontier, Setting
 from aspire.sets import CDNorm
 from reproduction import demo
 from reproduction.data import load
@@ -113,11 +113,6 @@ def both(case: Case, seed: int, scale: float) -> tuple[Frontier, Frontier]:
     return ours, from_scratch(model, sites, seed=seed, **arguments)
 
 
-def taken(answer: Answer) -> int:
-    """The setting that the answer is about."""
-    return answer.closest if answer.chosen is None else answer.chosen
-
-
 def compared(pairs: list[tuple[Frontier, Frontier]], floor: float) -> dict[str, Any]:
     """The answers to one floor over the seeds."""
     found: dict[str, Any] = {"floor": floor}
@@ -130,11 +125,8 @@ def compared(pairs: list[tuple[Frontier, Frontier]], floor: float) -> dict[str, 
     for name, figure in FIGURES.items():
         tests = 100 * np.array(
             [
-                [
-                    figure(one.settings[taken(answer)].test)
-                    for one, answer in zip(*both, strict=True)
-                ]
-                for both in zip(pairs, answers, strict=True)
+                [figure(one.settings[k.setting].test) for one, k in zip(*of_seed, strict=True)]
+                for of_seed in zip(pairs, answers, strict=True)
             ]
         )
         difference = tests[:, 0] - tests[:, 1]
@@ -169,9 +161,8 @@ def shown(name: str, found: dict[str, Any]) -> str:
         for figure in FIGURES:
             x = row[figure]
             sign = "" if x["agrees"] else " (!)"
-            cells.append(
-                f"{x['ours']:6.1f} {x['scratch']:6.1f} {x['difference']:+5.1f} +- {x['error']:.1f}{sign}"
-            )
+            cells.append(f"{x['ours']:6.1f} {x['scratch']:6.1f} {x['difference']:+5.1f}")
+            cells[-1] += f" +- {x['error']:.1f}{sign}"
         lines.append("   ".join(cells))
     return "\n".join(lines)
 

@@ -48,6 +48,11 @@ class Answer:
     closest: int
     reach: tuple[int | None, ...]
 
+    @property
+    def setting(self) -> int:
+        """The number of the setting that it is about: the chosen one, else the closest."""
+        return self.closest if self.chosen is None else self.chosen
+
 
 @dataclass(frozen=True, repr=False)
 class Frontier:
@@ -151,6 +156,11 @@ class Frontier:
                 for site, k in zip(self.sites, answer.reach, strict=True)
             },
         }
+
+    def __repr__(self) -> str:
+        from aspire.api.frontier_words import in_words
+
+        return in_words(self)
 
     def save(self, directory: str | Path, floor: float | None = None) -> None:
         """Write frontier.json, and each setting's run in a folder of its own, to a new folder."""
