@@ -4,6 +4,8 @@ import os
 
 from hypothesis import HealthCheck, settings
 
+from tests.browser import chromium  # noqa: F401
+
 # No test depends on the wall clock: hypothesis's deadline and its too_slow check do.
 _no_clock = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 # The same examples on every run. To look for new ones: make test ARGS=--hypothesis-profile=explore

@@ -315,7 +315,6 @@ ARGUMENTS = {
         (-1, "iterations=-1: " + WHOLE),
         (1.5, "iterations=1.5: " + WHOLE),
         ("10", "iterations='10': " + WHOLE),
-        (None, "iterations is missing"),
         (torch.nan, "iterations=nan: " + WHOLE),
         (torch.inf, "iterations=inf: " + WHOLE),
         (True, "iterations=True: " + WHOLE),

@@ -106,7 +106,7 @@ def train_on(
     crew: Crew | None,
     *,
     out: str | Path | None = None,
-    log: str = "full",
+    log: str | None = None,
     source: Mapping[str, Any] | None = None,
     patience: float = PATIENCE,
     min_sites: int | None = None,
@@ -116,6 +116,7 @@ def train_on(
     """A new run; `options` are those of `drive`."""
     limits: dict[str, Any] = {"patience": patience, "min_sites": min_sites, "deadline": deadline}
     check_limits(len(job.problem.names), **limits)
+    log = "full" if log is None else log
     events.check_level(log)
     job.settings["log"] = log
     run = uuid.uuid4().hex[:12]
@@ -274,15 +275,15 @@ class Course:
 
     def ask(self) -> None:
         state = self.driver.state
-        method = self.job.method
+        look = self.driver.look()
         line = {
             "t": state.master.t,
             "time": state.time,
             "gradients": int(state.gradients),
-            "weights": method.weights(state.master).tolist(),
-            "planes": method.planes(state.master),
+            "weights": look.weights.tolist(),
+            "planes": look.planes,
         }
-        self.driver.ask(method.model(state.master), line)
+        self.driver.ask(self.job.method.model(state.master), line)
 
     def turn(self) -> None:
         for asked in self.driver.answered():

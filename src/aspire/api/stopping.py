@@ -13,6 +13,7 @@ ITERATIONS = "iterations"
 GRADIENTS = "gradients"
 PATIENCE = "patience_evaluations"
 SECONDS = "max_seconds"
+USUAL = 2000  # iterations where no limit is given
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ def limits_of(
 ) -> Limits:
     """Those of a new run, checked; evaluate_every=None: 20 times in all."""
     if iterations is None and gradients is None:
-        raise ValueError("iterations is missing: expected a number of master steps")
+        iterations = USUAL
     if iterations is not None:
         iterations = whole_number(ITERATIONS, iterations)
     if gradients is not None:

@@ -26,6 +26,7 @@ from aspire.api.run import Run
 from aspire.api.stopping import GRADIENTS, ITERATIONS, limits_of
 from aspire.api.train import finish
 from aspire.arguments import one_of, real_number, shown
+from aspire.methods.aspire_ease.direct import under
 from aspire.problem.samples import named
 from aspire.runs import files as rundir
 from aspire.sets import UncertaintySet
@@ -186,14 +187,14 @@ class Trunk:
         yield self.finished(job, simulation, 0)
         for uncertainty in sets[1:]:
             job = self.job(self.model, uncertainty)
-            if job.method.under is None:
-                job = self.job(start, uncertainty, **self.rest())
-                yield self.finished(job, job.begin(), 0)
-            else:
+            if job.method.name == "direct":
                 simulation = job.begin()
                 simulation.stand(copy.deepcopy(kept))
-                simulation.master = job.method.under(simulation.master)
+                under(job.uncertainty, simulation.master)
                 yield self.finished(job, simulation, int(kept.gradients))
+            else:
+                job = self.job(start, uncertainty, **self.rest())
+                yield self.finished(job, job.begin(), 0)
 
     def job(self, model: nn.Module, uncertainty: UncertaintySet, **limits: int) -> Job:
         given = {**self.arguments, "evaluate_every": self.every(), **limits}

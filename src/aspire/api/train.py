@@ -42,6 +42,7 @@ from aspire.runs.selection import Watched
 from aspire.runs.tensorboard import scalars_of
 from aspire.simulator import simulator
 from aspire.simulator.replay import replay_log
+from aspire.types import look_at
 
 logger = logging.getLogger("aspire")
 
@@ -72,7 +73,8 @@ def train(
                     or a mapping with 'train' and optionally 'val' and 'test'
     loss            'cross_entropy', 'mse', or callable(output, target) -> mean
     uncertainty     how far the adversary may shift weight; None: CDNorm(radius=1/N, budget=N)
-    iterations      master steps; gradients: worker gradients. The run ends with what is first
+    iterations      master steps; gradients: worker gradients. The run ends with what is first;
+                    with neither, after 2,000 steps
     method          None: aspire(...) with the arguments below
     form            'consensus', 'direct' or None: consensus for one linear layer, else direct
     quorum, staleness, local_steps      of both forms, see `aspire`
@@ -438,22 +440,23 @@ def evaluate(job: Job, simulation: simulator.Simulation) -> dict[str, Any]:
         first = job.problem.names[odd[0]]
         t = simulation.master.t
         raise Stopped(f"the loss of site {first!r} is not finite after {t} steps")
+    look = look_at(job.method, simulation.master, len(job.problem.names))
     return {
         "t": simulation.master.t,
         "time": simulation.time,
         "gradients": int(simulation.gradients),
         **scored(figures, job.uncertainty),
-        "weights": job.method.weights(simulation.master).tolist(),
-        "planes": job.method.planes(simulation.master),
+        "weights": look.weights.tolist(),
+        "planes": look.planes,
     }
 
 
 def _gap(job: Job, master: Any) -> float | None:
-    if job.method.gap is None or not master.constants:
-        return None  # without constants the probes are not done, and nothing is defined
     sites = job.problem.sites
-    return job.method.gap(
-        master,
+    gap = look_at(job.method, master, len(sites)).gap
+    if gap is None:
+        return None
+    return gap(
         lambda j, w: sites[j].full_gradient(w),
         lambda j, w: sites[j].full_loss(w),
     )

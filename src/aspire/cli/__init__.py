@@ -7,7 +7,8 @@ import logging
 import click
 
 from aspire import __version__
-from aspire.cli.federation import federation_command, server_command, site_command
+from aspire.cli.certificates import federation_command
+from aspire.cli.federation import server_command, site_command
 from aspire.cli.frontier import frontier_command
 from aspire.cli.new import new_command
 from aspire.cli.reproduction import WithReproduction
