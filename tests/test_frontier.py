@@ -26,10 +26,10 @@ def made(val, test=None, n=100) -> Frontier:
     return Frontier("budget", sites, settings, samples, samples, 0)
 
 
-def test_the_floor_is_kept_where_the_mean_is_largest():
+def test_the_smallest_setting_that_keeps_the_floor_is_chosen():
     found = made([[0.9, 0.5], [0.85, 0.7], [0.8, 0.72], [0.74, 0.74]])
     answer = found.answer(0.7)
-    assert answer.chosen == 1  # settings 1 to 3 reach it; their means are .775, .76 and .74
+    assert answer.chosen == answer.setting == 1
     assert answer.closest == 3
     assert answer.reach == (0, 1)
 

@@ -5,7 +5,6 @@ Settings are chosen by accuracies on val parts and reported by those on test par
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ import numpy as np
 from aspire.api.run import Run
 from aspire.arguments import real_number, shown
 from aspire.runs import files as rundir
-from aspire.types import Array, Indices
+from aspire.types import Array, Mask
 
 Z = 1.96  # of intervals with 95 %
 JSON = "frontier.json"
@@ -38,7 +37,7 @@ class Answer:
     """What `floor` means for every site.
 
     floor    the accuracy that no site should fall below
-    chosen   the number of the setting; None: at no setting every site reaches the floor
+    chosen   the number of the smallest setting at which every site reaches it; None: at none
     closest  the number of the setting with the largest worst accuracy
     reach    by site, the number of the first setting at which it reaches the floor; None: at none
     """
@@ -87,17 +86,12 @@ class Frontier:
         return np.array([setting.val.min() for setting in self.settings])
 
     def answer(self, floor: float) -> Answer:
-        """Which setting keeps every site at `floor` or above, and who pays least for it.
-
-        Of several settings that do, the one with the largest mean accuracy on val.
-        """
+        """The smallest setting at which every site reaches `floor`, and who reaches it where."""
         check_floor(floor)
-        val = np.array([setting.val for setting in self.settings])
-        there = val >= floor
-        means = np.where(there.all(axis=1), val.mean(axis=1), -1.0)
-        chosen = int(means.argmax()) if there.all(axis=1).any() else None
-        reach = [_first(column) for column in there.T]
-        return Answer(floor, chosen, int(val.min(axis=1).argmax()), tuple(reach))
+        there = np.array([setting.val >= floor for setting in self.settings])
+        everywhere = self.worst_val() >= floor
+        closest = int(self.worst_val().argmax())
+        return Answer(floor, _first(everywhere), closest, tuple(map(_first, there.T)))
 
     def intervals(self, k: int) -> Band:
         """Wilson's intervals of the accuracies on test at setting k, with 95 %, by site."""
@@ -185,6 +179,6 @@ def wilson(share: Array, samples: Array) -> Band:
     return np.minimum(middle - half, share), np.maximum(middle + half, share)
 
 
-def _first(there: Sequence[bool] | Array) -> int | None:
-    found: Indices = np.flatnonzero(there)
+def _first(there: Mask) -> int | None:
+    found = np.flatnonzero(there)
     return int(found[0]) if len(found) else None

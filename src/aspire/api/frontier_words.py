@@ -14,24 +14,26 @@ NAMED = 3  # who pays or gains most
 
 def in_words(frontier: Frontier, floor: float | None = None) -> str:
     """Everything, for the end of `aspire frontier`."""
-    lines = [*settings_lines(frontier), "", knee_line(frontier)]
+    lines = [*aligned(setting_rows(frontier)), "", knee_line(frontier)]
     k = frontier.knee
     answer = None
     if floor is not None:
         answer = frontier.answer(floor)
         k = answer.setting
         lines += ["", *answer_lines(frontier, answer)]
-    return "\n".join([*lines, "", *site_lines(frontier, k, answer)])
+    rows, _ = site_rows(frontier, k, answer)
+    return "\n".join([*lines, "", *aligned(rows), *more_line(frontier)])
 
 
-def settings_lines(frontier: Frontier) -> list[str]:
+def setting_rows(frontier: Frontier) -> list[list[str]]:
+    """A head, and a row for each setting."""
     rows = [[frontier.dial, "worst val", "worst test", "95 %", "site", "mean test"]]
     for k, setting in enumerate(frontier.settings):
         j = int(setting.test.argmin())
         low, high = frontier.intervals(k)
         row = [f"{setting.value:g}", percent(setting.val.min()), percent(setting.test[j])]
         rows.append([*row, span(low[j], high[j]), frontier.sites[j], percent(setting.test.mean())])
-    return aligned(rows)
+    return rows
 
 
 def knee_line(frontier: Frontier) -> str:
@@ -45,7 +47,7 @@ def answer_lines(frontier: Frontier, answer: Answer) -> list[str]:
     """Who reaches the floor, at which setting, and who pays for it."""
     head = f"floor {percent(answer.floor)}:"
     if answer.chosen is not None:
-        lines = [f"{head} on val every site reaches it at {at(frontier, answer.chosen)}"]
+        lines = [f"{head} on val every site reaches it from {at(frontier, answer.chosen)}"]
     else:
         worst = percent(frontier.settings[answer.closest].val.min())
         lines = [
@@ -58,8 +60,9 @@ def answer_lines(frontier: Frontier, answer: Answer) -> list[str]:
     k = answer.setting
     test = frontier.settings[k].test
     there = int((test >= answer.floor).sum())
+    kept = "" if there == len(test) else ", so the floor is not kept"
     lines.append(
-        f"on test at {at(frontier, k)}: {there} of {len(test)} sites are there; the worst is "
+        f"on test at {at(frontier, k)}: {there} of {len(test)} sites are there{kept}; the worst is "
         f"{frontier.sites[int(test.argmin())]} with {percent(test.min())}"
     )
     return [*lines, *paying_lines(frontier, k)]
@@ -76,14 +79,17 @@ def paying_lines(frontier: Frontier, k: int) -> Iterator[str]:
             yield f"against {at(frontier, 0)}, those who {word} most: {named}"
 
 
-def site_lines(frontier: Frontier, k: int, answer: Answer | None = None) -> list[str]:
-    """Every site on test at one setting, and what it changed by from the smallest."""
+def site_rows(
+    frontier: Frontier, k: int, answer: Answer | None = None
+) -> tuple[list[list[str]], list[int]]:
+    """A head and a row for each site on test at one setting, and which row is the worst."""
     first, here = frontier.settings[0], frontier.settings[k]
     low, high = frontier.intervals(k)
     change, (least, most) = frontier.price(k)
-    head = ["site", "n", f"test at {first.value:g}", f"at {here.value:g}", "95 %"]
-    rows = [[*head, "points", "95 %", *([] if answer is None else ["floor from"])]]
-    for j in shown_sites(frontier, k):
+    head = ["site", "n", f"at {first.value:g}", f"at {here.value:g}", "95 %", "points", "95 %"]
+    rows = [[*head, *([] if answer is None else ["floor from"])]]
+    chosen = shown_sites(frontier, k)
+    for j in chosen:
         row = [frontier.sites[j], f"{frontier.test_samples[j]:.0f}", percent(first.test[j])]
         row += [percent(here.test[j]), span(low[j], high[j]), f"{100 * change[j]:+.1f}"]
         row.append(f"{100 * least[j]:+.1f} to {100 * most[j]:+.1f}")
@@ -91,8 +97,12 @@ def site_lines(frontier: Frontier, k: int, answer: Answer | None = None) -> list
             reach = answer.reach[j]
             row.append("never" if reach is None else f"{frontier.settings[reach].value:g}")
         rows.append(row)
-    left = len(frontier.sites) - len(rows) + 1
-    return [*aligned(rows), *([f"... and {left} sites that have more"] if left else [])]
+    return rows, [list(chosen).index(int(here.test.argmin()))]
+
+
+def more_line(frontier: Frontier) -> list[str]:
+    left = len(frontier.sites) - SITES
+    return [f"... and {left} sites that have more"] if left > 0 else []
 
 
 def shown_sites(frontier: Frontier, k: int) -> Sequence[int]:

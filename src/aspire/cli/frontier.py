@@ -11,6 +11,10 @@ from aspire.api.frontier_words import in_words
 from aspire.api.sweep import DIALS, frontier
 from aspire.api.user_file import parts_of, read
 from aspire.cli.shared import interruptible
+from aspire.pages import write
+from aspire.pages.frontier import page_of
+
+PAGE = "frontier.html"
 
 
 @click.command("frontier")
@@ -56,7 +60,8 @@ def frontier_command(
         )
     click.echo(in_words(found, floor))
     if out is not None:
-        click.echo(f"The page is {out / 'frontier.html'}, and each setting has its run beside it.")
+        write(out / PAGE, page_of(found, floor))
+        click.echo(f"The page is {out / PAGE}; each setting has its run beside it.")
 
 
 def numbers_of(text: str) -> list[float]:
