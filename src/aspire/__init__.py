@@ -6,9 +6,11 @@ from aspire.api import Run, train
 from aspire.api.sweep import frontier
 from aspire.core.presets import Auto, Paper, Theorem1
 from aspire.methods import aspire, central
+from aspire.runs.callbacks import STOP
 from aspire.simulator.delays import Absence, Constant, LogNormal, Pareto, Trace, Uniform
 
 __all__ = [
+    "STOP",
     "Absence",
     "Auto",
     "Constant",

@@ -13,6 +13,7 @@ ITERATIONS = "iterations"
 GRADIENTS = "gradients"
 PATIENCE = "patience_evaluations"
 SECONDS = "max_seconds"
+CALLBACKS = "callbacks"
 USUAL = 2000  # iterations where no limit is given
 
 
@@ -72,12 +73,17 @@ class Stopping:
     max_seconds: float | None = None
     reason: str | None = None
 
-    def look(self, watched: Watched, seconds: float) -> bool:
-        """Whether the run ends here though it has not reached its limits."""
+    def look(self, watched: Watched, seconds: float, *, asked: bool = False) -> bool:
+        """Whether the run ends here though it has not reached its limits.
+
+        `asked`: a callback wants it to end.
+        """
         if self.reason is None and self._impatient(watched):
             self.reason = PATIENCE
         elif self.reason is None and self._late(seconds):
             self.reason = SECONDS
+        elif self.reason is None and asked:
+            self.reason = CALLBACKS
         return self.reason is not None
 
     def _impatient(self, watched: Watched) -> bool:

@@ -20,6 +20,7 @@ from aspire.api.summary import summary
 from aspire.api.user_file import (
     OF_METHODS,
     call,
+    collate_of,
     has_own_method,
     job_of,
     load,
@@ -29,12 +30,12 @@ from aspire.api.user_file import (
     with_usual,
 )
 from aspire.cli.run import start_from, train_command
-from aspire.cli.shared import interruptible, progress_bar, stoppable
+from aspire.cli.shared import interruptible, stoppable
 from aspire.engines.process import keep_memory
 from aspire.engines.serve import say_conversions
 from aspire.methods import by_name
 from aspire.methods.aspire_ease.forms import form_of
-from aspire.problem.problem import is_linear
+from aspire.problem.problem import BATCH, is_linear
 from aspire.problem.samples import once
 from aspire.problem.sites import Site
 from aspire.sets import Simplex
@@ -124,6 +125,8 @@ def server_command(
     for name in ("pull_bound", "clip"):
         options[name] = options[name] or None
     options["device"] = "cpu"
+    if options["batch_size"] is None:
+        options["batch_size"] = BATCH
     job = job_of(source, options, only=[], names=names)
     if start is not None:
         start_from(job, start)
@@ -139,7 +142,7 @@ def server_command(
     )
     about = {"file": source.path, "sha256": source.sha256, "options": options}
     click.echo(f"Listening on {listen} for {', '.join(names)}.", err=True)
-    with progress_bar(options["iterations"]) as progress, stoppable() as stop:
+    with stoppable() as stop:
         run = train_on(
             engine,
             job,
@@ -152,7 +155,7 @@ def server_command(
             deadline=deadline,
             checkpoint_seconds=checkpoint_seconds,
             tensorboard=tensorboard,
-            progress=progress,
+            progress=True,
             stop=stop,
         )
     click.echo(summary(run))
@@ -352,5 +355,6 @@ def one_site(
     """The method, and this site with its data; nothing is known of the others."""
     if hasattr(module, "loss"):
         options = {**options, "loss": call(module, "loss")}
-    job = prepare(call(module, "model"), {name: data}, **options, **buffers_of(module))
+    own = buffers_of(module) | collate_of(module)
+    job = prepare(call(module, "model"), {name: data}, **options, **own)
     return job.method, job.problem.sites[0]

@@ -10,13 +10,12 @@ import click
 
 from aspire.api import prepare, replay, resume, train
 from aspire.api.engines import PATIENCE, refuse_what_is_simulated, train_on
-from aspire.api.extending import in_force
 from aspire.api.job import Job
 from aspire.api.stopping import USUAL
 from aspire.api.summary import summary
 from aspire.api.user_file import Source, crew_of, job_of, parts_of, read
 from aspire.cli.engines import engine_named
-from aspire.cli.shared import Sentence, progress_bar, stoppable
+from aspire.cli.shared import Sentence, stoppable
 from aspire.engines.driver import Drive
 from aspire.runs import files as rundir
 from aspire.runs.folder import RunFolder, read_settings
@@ -32,7 +31,7 @@ from aspire.simulator.replay import Differs
 @click.option("--quorum", type=int, help="S: reports per step [consensus: 1, direct: half].")
 @click.option("--staleness", type=int, help="tau: no site falls further behind; 1: synchronous.")
 @click.option("--local-steps", type=int, help="K: steps per report [1].")
-@click.option("--batch-size", type=int, default=64, show_default=True, help="0: the whole site.")
+@click.option("--batch-size", type=int, help="0: the whole site [a DataLoader's own, else 64].")
 @click.option("--preset", help="auto, paper or theorem1 [auto]; consensus form.")
 @click.option("--learning-rate", type=float, help="Direct form: of AdamW [by tensor].")
 @click.option("--accumulate", type=int, help="Direct form: batches in one gradient [1].")
@@ -110,8 +109,8 @@ def train_command(
     common |= {"checkpoint_seconds": checkpoint_seconds, "tensorboard": tensorboard}
     common |= {"patience": patience, "min_sites": min_sites, "deadline": deadline}
     engine = engine_named(where, {"address": address, "num_gpus": num_gpus, "actors": actors})
-    with progress_bar(options["iterations"]) as progress, stoppable() as stop:
-        common |= {"progress": progress, "stop": stop}
+    with stoppable() as stop:
+        common |= {"progress": True, "stop": stop}
         if engine is None:
             model, sites, arguments = parts_of(text, options)
             run = train(model, sites, stationarity=stationarity, **common, **arguments)
@@ -144,13 +143,12 @@ def resume_command(directory: Path, stationarity: bool, **limits: Any) -> None:
     start_again(directory, job, settings)
     job.settings["log"] = settings["log"]
     crew = None if engine is None else crew_of(text, options, job.problem.names)
-    total = limits["iterations"] or in_force(job, settings).iterations
-    with progress_bar(total) as progress, stoppable() as stop:
+    with stoppable() as stop:
         run = resume(
             directory,
             job,
             stationarity=stationarity,
-            progress=progress,
+            progress=True,
             stop=stop,
             engine=engine,
             crew=crew,
