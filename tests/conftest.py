@@ -1,8 +1,11 @@
 """Settings that every test shares."""
 
+import contextlib
 import os
 
 from hypothesis import HealthCheck, settings
+
+import hatch_build
 
 # No test depends on the wall clock: hypothesis's deadline and its too_slow check do.
 _no_clock = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
@@ -12,3 +15,7 @@ settings.register_profile("explore", derandomize=False, max_examples=1000, **_no
 settings.load_profile("aspire")
 
 os.environ.setdefault("MPLBACKEND", "Agg")
+
+# The tests are of the C that is there, not of what an install once compiled.
+with contextlib.suppress(OSError):
+    hatch_build.build()
