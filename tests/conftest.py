@@ -6,6 +6,7 @@ import os
 from hypothesis import HealthCheck, settings
 
 import hatch_build
+from tests.browser import chromium  # noqa: F401
 
 # No test depends on the wall clock: hypothesis's deadline and its too_slow check do.
 _no_clock = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}

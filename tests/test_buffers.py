@@ -156,10 +156,17 @@ def prepared(given: dict[str, Any]) -> Any:
 # ---------------------------------------------------------------- precision
 
 
+def smooth() -> nn.Module:
+    """Without kinks or averaged statistics: a rounding error stays as small as it was."""
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.Tanh(), nn.Linear(8, 2))
+
+
 def test_mixed_precision_trains_at_the_sites() -> None:
-    exact = train(normed(), sites(), **QUICK)
-    mixed = train(normed(), sites(), precision="bf16", **QUICK)
-    assert mixed.worst_loss == pytest.approx(exact.worst_loss, rel=0.2)
+    exact = train(smooth(), sites(), **QUICK)
+    mixed = train(smooth(), sites(), precision="bf16", **QUICK)
+    assert mixed.worst_loss != exact.worst_loss
+    assert mixed.worst_loss == pytest.approx(exact.worst_loss, rel=0.05)
     assert {x.dtype for x in mixed.model.parameters()} == {torch.float32}
     with pytest.raises(ValueError, match="precision='fp8': expected one of float32, bf16"):
         train(normed(), sites(), precision="fp8", **QUICK)
