@@ -2,7 +2,7 @@
 
 __version__ = "0.1.0"
 
-from aspire.api import Run, train
+from aspire.api import Run, load, train
 from aspire.core.presets import Auto, Paper, Theorem1
 from aspire.methods import aspire, central
 from aspire.runs.callbacks import STOP
@@ -22,5 +22,6 @@ __all__ = [
     "Uniform",
     "aspire",
     "central",
+    "load",
     "train",
 ]

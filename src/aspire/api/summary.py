@@ -40,8 +40,21 @@ def screenful(run: Run) -> str:
 
 
 def site_lines(run: Run, names: Sequence[str]) -> list[str]:
+    """The first sites in columns."""
+    columns = site_columns(run, len(names))
+    wide = max(len("site"), *(len(name) for name in names))
+    sizes = [max(len(head), *map(len, cells)) for head, cells in columns]
+    rows = [[head for head, _ in columns], *zip(*(cells for _, cells in columns), strict=True)]
+    return [
+        "  ".join(
+            [name.ljust(wide), *(cell.rjust(size) for cell, size in zip(row, sizes, strict=True))]
+        )
+        for name, row in zip(["site", *names], rows, strict=True)
+    ]
+
+
+def site_columns(run: Run, count: int) -> list[tuple[str, list[str]]]:
     """The weight, losses with their numbers of samples, and accuracy of the first sites."""
-    count = len(names)
     columns = [
         ("weight", [f"{x:.3f}" for x in run.weights[:count]]),
         ("train loss", [_number(x) for x in run.losses[:count]]),
@@ -56,15 +69,7 @@ def site_lines(run: Run, names: Sequence[str]) -> list[str]:
     if run.accuracies is not None:
         columns.append(("accuracy", [_percent(x) for x in run.accuracies[:count]]))
         columns.append(("on", [part or "-" for part in run.parts[:count]]))
-    wide = max(len("site"), *(len(name) for name in names))
-    sizes = [max(len(head), *map(len, cells)) for head, cells in columns]
-    rows = [[head for head, _ in columns], *zip(*(cells for _, cells in columns), strict=True)]
-    return [
-        "  ".join(
-            [name.ljust(wide), *(cell.rjust(size) for cell, size in zip(row, sizes, strict=True))]
-        )
-        for name, row in zip(["site", *names], rows, strict=True)
-    ]
+    return columns
 
 
 def worst_lines(run: Run, names: Sequence[str]) -> list[str]:
