@@ -25,8 +25,9 @@ from aspire.engines.carrier import Carrier, Engine
 from aspire.engines.driver import Drive, Driver, begin
 from aspire.engines.serve import Crew
 from aspire.engines.status import Board, simulated
-from aspire.problem.problem import Site
-from aspire.problem.samples import named
+from aspire.problem.lazy import initialised
+from aspire.problem.problem import AUTO, Site, batch_size_of
+from aspire.problem.samples import has_train, named
 from aspire.runs import log as events
 from aspire.runs.callbacks import Callbacks
 from aspire.runs.checkpoint import Saved
@@ -87,8 +88,11 @@ def crew_and_job(
     """Workers that are handed a site of this process each, and the job without any data."""
     known = named(sites)
     names = tuple(str(name) for name in known)
-    job = prepare(model, dict.fromkeys(names), elsewhere=True, **{**arguments, "device": "cpu"})
     common = dict(arguments)  # one object for all, so that workers of one process travel with one
+    trains = [data["train"] if has_train(data) else data for data in known.values()]
+    common["batch_size"] = batch_size_of(common.get("batch_size", AUTO), trains)
+    model = initialised(model, known, common.get("seed", 0), common.get("collate_fn"))
+    job = prepare(model, dict.fromkeys(names), elsewhere=True, **{**common, "device": "cpu"})
     crew = [partial(member, model, names, str(name), data, common) for name, data in known.items()]
     return crew, job
 

@@ -27,8 +27,9 @@ from aspire.core.preset_names import preset_of
 from aspire.core.schedules import Preset
 from aspire.methods.aspire_ease.forms import aspire, form_of
 from aspire.methods.aspire_ease.optimisers import Make, Schedule
-from aspire.problem.problem import Loss, Problem, build, is_linear
+from aspire.problem.problem import AUTO, Loss, Problem, build, is_linear
 from aspire.problem.samples import named
+from aspire.problem.sources import Collate
 from aspire.runs import files as rundir
 from aspire.sets import CDNorm, UncertaintySet
 from aspire.simulator.delays import Absence, Delays
@@ -57,7 +58,8 @@ def prepare(
     buffers: str = "average",
     precision: str = "float32",
     execution: str = "auto",
-    batch_size: int | None = 64,
+    batch_size: int | str | None = AUTO,
+    collate_fn: Collate | None = None,
     preset: str | Preset | None = None,
     pull_bound: float | None = None,
     weight_decay: float = 0.0,
@@ -121,9 +123,12 @@ def prepare(
         elsewhere=elsewhere,
         judged=method.judged,
         judged_on=method.judged_on,
+        collate_fn=collate_fn,
         execution=execution if method.any_execution or execution != "auto" else None,
         **of_problem,
     )
+    if not elsewhere:  # else some data is elsewhere, and has a say in it
+        of_problem["batch_size"] = problem.batch_size
     check_problem(problem, method, select)
     job = Job(
         problem=problem,

@@ -71,9 +71,12 @@ def train(
 
     model           any torch.nn.Module; it is left as it is. The one that comes back is in its
                     modes: call eval() before it is used
-    sites           a list or a mapping name -> site; a site is (inputs, targets), a torch Dataset,
-                    or a mapping with 'train' and optionally 'val' and 'test'
-    loss            'cross_entropy', 'mse', or callable(output, target) -> mean
+    sites           a list or a mapping name -> site; a site is its samples, or a mapping with
+                    'train' and optionally 'val' and 'test'. Samples are (inputs, targets), a
+                    DataFrame with its target column, a Dataset, a DataLoader and more, see
+                    docs/guide.md
+    loss            'cross_entropy', 'mse', 'bce' on logits, or callable(output, target) -> mean
+    collate_fn      how a list of samples becomes a batch, such as one that pads them; None: torch's
     uncertainty     how far the adversary may shift weight; None: CDNorm(radius=1/N, budget=N)
     iterations      master steps; gradients: worker gradients. The run ends with what is first;
                     with neither, after 2,000 steps
@@ -87,7 +90,8 @@ def train(
     precision       'float32', or 'bf16': sites compute under autocast
     execution       how gradients are computed: 'plain', 'channels_last', 'rows' or 'compiled', see
                     docs/performance.md. 'auto': in the direct form, the fastest that serves
-    batch_size      samples in a gradient; None: the whole site
+    batch_size      samples in a gradient; None: the whole site; 'auto': as the sites' DataLoaders
+                    have it, else 64
     weight_decay    direct form: of AdamW, decoupled; else adds weight_decay/2 |w|^2 to every loss
     delays          virtual time of a task; None: LogNormal(1, 0.4); absences: who is away when
     device, seed    the same seed gives the same bytes on the simulator

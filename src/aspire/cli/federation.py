@@ -20,6 +20,7 @@ from aspire.api.summary import summary
 from aspire.api.user_file import (
     OF_METHODS,
     call,
+    collate_of,
     has_own_method,
     job_of,
     load,
@@ -34,7 +35,7 @@ from aspire.engines.process import keep_memory
 from aspire.engines.serve import say_conversions
 from aspire.methods import by_name
 from aspire.methods.aspire_ease.forms import form_of
-from aspire.problem.problem import is_linear
+from aspire.problem.problem import BATCH, is_linear
 from aspire.problem.samples import once
 from aspire.problem.sites import Site
 from aspire.sets import Simplex
@@ -124,6 +125,8 @@ def server_command(
     for name in ("pull_bound", "clip"):
         options[name] = options[name] or None
     options["device"] = "cpu"
+    if options["batch_size"] is None:
+        options["batch_size"] = BATCH
     job = job_of(source, options, only=[], names=names)
     if start is not None:
         start_from(job, start)
@@ -352,5 +355,6 @@ def one_site(
     """The method, and this site with its data; nothing is known of the others."""
     if hasattr(module, "loss"):
         options = {**options, "loss": call(module, "loss")}
-    job = prepare(call(module, "model"), {name: data}, **options, **buffers_of(module))
+    own = buffers_of(module) | collate_of(module)
+    job = prepare(call(module, "model"), {name: data}, **options, **own)
     return job.method, job.problem.sites[0]

@@ -31,7 +31,7 @@ from aspire.simulator.replay import Differs
 @click.option("--quorum", type=int, help="S: reports per step [consensus: 1, direct: half].")
 @click.option("--staleness", type=int, help="tau: no site falls further behind; 1: synchronous.")
 @click.option("--local-steps", type=int, help="K: steps per report [1].")
-@click.option("--batch-size", type=int, default=64, show_default=True, help="0: the whole site.")
+@click.option("--batch-size", type=int, help="0: the whole site [a DataLoader's own, else 64].")
 @click.option("--preset", help="auto, paper or theorem1 [auto]; consensus form.")
 @click.option("--learning-rate", type=float, help="Direct form: of AdamW [by tensor].")
 @click.option("--accumulate", type=int, help="Direct form: batches in one gradient [1].")
