@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from aspire.api.inputs import arguments_of
 from aspire.arguments import shown
-from aspire.problem.conversion import first_line
+from aspire.problem.conversion import each, first_line
+from aspire.problem.copies import arguments_of
 from aspire.runs import files as rundir
 
 KINDS = (".pt2", ".onnx")
@@ -30,9 +30,7 @@ def export(model: nn.Module, path: Path, inputs: Any) -> None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            program = torch.export.export(
-                model, *arguments_of(inputs), dynamic_shapes=sizes(inputs)
-            )
+            program = program_of(model, inputs)
             data = as_pt2(program) if path.suffix == ".pt2" else as_onnx(program)
     except Exception as error:
         raise ValueError(
@@ -43,13 +41,12 @@ def export(model: nn.Module, path: Path, inputs: Any) -> None:
         beside.write_bytes(data)
 
 
-def sizes(inputs: Any) -> Any:
-    """The first axis of every tensor may have any length."""
-    args, named = arguments_of(inputs)
-    free = {0: torch.export.Dim.AUTO}
-    if named:
-        return {name: free for name, x in named.items() if isinstance(x, Tensor)}
-    return tuple(free for x in args if isinstance(x, Tensor))
+def program_of(model: nn.Module, inputs: Any) -> torch.export.ExportedProgram:
+    """The first axis of every tensor of the inputs may have any length."""
+    args, named = arguments_of(model, inputs)
+    any_length: Any = {0: torch.export.Dim.AUTO}
+    lengths = each(lambda x: any_length, named or args)
+    return torch.export.export(model, args, named, dynamic_shapes=lengths)
 
 
 def as_pt2(program: torch.export.ExportedProgram) -> bytes:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from aspire.problem.conversion import each, is_array, tensor_of
+from aspire.problem.copies import called
 from aspire.problem.failures import calling
 from aspire.problem.problem import Problem
 from aspire.problem.samples import CHUNK
@@ -84,16 +85,9 @@ def outputs_of(model: nn.Module, given: Any, description: Any) -> Any:
     with torch.no_grad(), calling("the model"):
         for start in range(0, count, CHUNK):
             piece = slice(start, start + CHUNK)
-            args, named = arguments_of(each(lambda x: x[piece].to(first.device), batch))  # noqa: B023
-            found.append(each(lambda x: x.cpu(), model(*args, **named)))
+            some = each(lambda x: x[piece].to(first.device), batch)  # noqa: B023
+            found.append(each(lambda x: x.cpu(), called(model, some)))
     return joined(found)
-
-
-def arguments_of(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """How the model is called with these inputs."""
-    if isinstance(inputs, Mapping):
-        return (), dict(inputs)
-    return (inputs if isinstance(inputs, tuple) else (inputs,)), {}
 
 
 def leaf(batch: Any) -> Tensor:

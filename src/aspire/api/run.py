@@ -19,7 +19,7 @@ from aspire.api.selection import figures, selected
 from aspire.api.showing import as_html, readme
 from aspire.api.summary import screenful
 from aspire.runs.evaluation import Away, evaluated_on
-from aspire.runs.folder import RunFolder
+from aspire.runs.folder import RunFolder, read_settings
 from aspire.runs.selection import Watched
 from aspire.types import Array
 
@@ -214,7 +214,8 @@ class Run:
 
     def save_outcome(self, folder: RunFolder) -> None:
         """Only what is known at the end."""
-        folder.save_outcome(self.model, self.result(), self.history, readme(self))
+        source = read_settings(folder.path).get("source")
+        folder.save_outcome(self.model, self.result(), self.history, readme(self, source))
 
 
 class Ended(Protocol):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
@@ -50,8 +50,11 @@ def table(run: Run, most: int) -> tuple[list[str], list[list[str]]]:
 # ---------------------------------------------------------------- README.md
 
 
-def readme(run: Run) -> str:
-    """What the run is, and a program that loads its model with torch and safetensors alone."""
+def readme(run: Run, source: Mapping[str, Any] | None) -> str:
+    """What the run is, and a program that loads its model with torch and safetensors alone.
+
+    source  what run.json says of FILE.py; None: the run was started from Python
+    """
     head, rows = table(run, len(run.sites))
     lines = [f"| {' | '.join(x.replace('|', '/') for x in row)} |" for row in [head, *rows]]
     lines.insert(1, "|---" * len(head) + "|")
@@ -73,7 +76,7 @@ def readme(run: Run) -> str:
             "With torch and safetensors alone, in this folder:",
             "",
             "```python",
-            *program(run),
+            *program(run, source),
             "```",
             "",
             "With aspire, `aspire.load(FOLDER)` gives the whole run: its model, figures, history, "
@@ -83,9 +86,8 @@ def readme(run: Run) -> str:
     )
 
 
-def program(run: Run) -> list[str]:
+def program(run: Run, source: Mapping[str, Any] | None) -> list[str]:
     """Ten lines of Python."""
-    source = run.settings.get("source")
     if source is not None:
         first = ["import runpy", ""]
         made = [f'model = runpy.run_path({source["file"]!r})["model"]()']
