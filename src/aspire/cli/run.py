@@ -59,7 +59,7 @@ from aspire.simulator.replay import Differs
 @click.option("--out", type=click.Path(path_type=Path), help="A new folder for the run.")
 @click.option("--checkpoint-seconds", type=float, default=60.0, show_default=True)
 @click.option("--tensorboard", is_flag=True, help="Write the history to OUT/tensorboard as well.")
-@click.option("--engine", "where", default="simulator", show_default=True, help="simulator or ray.")
+@click.option("--engine", "where", default="simulator", help="simulator (default) or ray.")
 @click.option("--address", help="Of a Ray cluster: auto, HOST:PORT or ray://HOST:PORT.")
 @click.option("--num-gpus", type=float, default=0.0, help="Of each Ray actor.")
 @click.option("--actors", type=int, help="Ray actors that share the sites; none: one each, to 16.")
