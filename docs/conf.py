@@ -15,6 +15,7 @@ extensions = [
     *("myst_parser", "sphinx.ext.autodoc", "sphinx_copybutton"),
     *("docstrings", "notebook"),
 ]
+smartquotes = False  # arguments are quoted in docstrings
 html_theme = "furo"
 html_title = f"ASPIRE {release}"
 html_show_copyright = False

@@ -22,6 +22,7 @@ from aspire import train
 from aspire.api.inputs import described, zeros
 from aspire.api.showing import code_of
 from aspire.cli import main
+from aspire.sets import CDNorm
 from tests.helpers import blobs, linear
 from tests.runtimes.threads import ThreadEngine
 
@@ -78,6 +79,18 @@ def test_a_run_that_is_loaded_is_the_run(engine: Any, tmp_path: Path) -> None:
     for name in ("result.json", "history.jsonl", "model.safetensors", "README.md"):
         assert (tmp_path / "copy" / name).read_bytes() == (tmp_path / "run" / name).read_bytes()
     assert repr(aspire.load(tmp_path / "copy", net())) == repr(run)
+
+
+def test_figures_and_certificate_of_a_run_that_is_loaded(tmp_path: Path) -> None:
+    uncertainty = CDNorm(radius=0.2, budget=2.0)
+    run = train(linear(), blobs(), out=tmp_path / "run", uncertainty=uncertainty, **QUICK)
+    again = aspire.load(tmp_path / "run", linear())
+    assert again.metrics == run.metrics
+    assert again.certificate() == run.certificate()
+    with pytest.raises(ValueError, match=r"alpha=0\.1: the set of a run that was loaded is known"):
+        again.certificate(0.1)
+    again = aspire.load(tmp_path / "run", linear(), uncertainty=uncertainty)
+    assert again.certificate(0.1) == run.certificate(0.1)
 
 
 def test_a_run_of_the_command_line_finds_its_model(folder: Path) -> None:

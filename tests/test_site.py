@@ -81,7 +81,7 @@ def test_the_tour_prints_what_it_shows(tmp_path: Path) -> None:
 
 
 DOCSTRING = """\
-A sum over *sites* of w_j, and `more`.
+A sum over *sites* of w_j, and `more`: see docs/sets.md.
 
 name      what it is, in
           two lines
@@ -93,7 +93,7 @@ Args:
     model: Any module.
 """
 SHOWN = r"""
-A sum over \*sites\* of w_j, and ``more``.
+A sum over \*sites\* of w_j, and ``more``: see :doc:`sets`.
 
 ``name``
     what it is, in

@@ -14,6 +14,7 @@ from typing import Any
 ENTRY = re.compile(r"([A-Za-z_][\w ,.'*]*?)(?: {2,}|: )(\S.*)")
 SECTION = re.compile(r"(Args|Returns|Yields|Raises|Attributes):$")
 CODE = re.compile(r"`([^`]+)`")
+PAGE = re.compile(r"docs/(\w+)\.md")
 MARKUP = re.compile(r"([*`|\\]|_(?=\W|$))")
 
 
@@ -57,9 +58,9 @@ def definitions(lines: list[str]) -> Iterator[str]:
 
 
 def escaped(text: str) -> str:
-    """Words in single backquotes are code, and nothing else is markup."""
+    """Words in single backquotes are code, pages are links, and nothing else is markup."""
     parts = CODE.split(text)
-    parts[::2] = [MARKUP.sub(r"\\\1", part) for part in parts[::2]]
+    parts[::2] = [PAGE.sub(r":doc:`\1`", MARKUP.sub(r"\\\1", part)) for part in parts[::2]]
     parts[1::2] = [f"``{part}``" for part in parts[1::2]]
     return "".join(parts)
 

@@ -13,12 +13,16 @@ from safetensors import SafetensorError
 from safetensors.torch import load_model
 from torch import nn
 
+from aspire.api import certificate
+from aspire.api.options import check_uncertainty
 from aspire.api.run import Run
 from aspire.api.user_file import call, read
 from aspire.api.user_file import load as run_file
 from aspire.arguments import kind, shown
+from aspire.runs import figures
 from aspire.runs import files as rundir
 from aspire.runs.folder import has_ended, read_settings
+from aspire.sets import UncertaintySet
 from aspire.types import Array
 
 SITE_ARRAYS = (
@@ -27,19 +31,28 @@ SITE_ARRAYS = (
 )
 
 
-def load(directory: str | Path, model: nn.Module | None = None) -> Run:
+def load(
+    directory: str | Path,
+    model: nn.Module | None = None,
+    *,
+    uncertainty: UncertaintySet | None = None,
+) -> Run:
     """The run in a folder that `train(out=...)`, `aspire train --out` or `Run.save` has written.
 
     Args:
         directory: the folder; its run must have ended.
         model: a module like the one that was trained; it is left as it is. None: what model() of
             the FILE.py makes that `aspire train` was given.
+        uncertainty: the set of the run, for a certificate with another alpha; None: its text.
 
     Returns:
         A `Run`. What run.json cannot hold, such as a loss of your own, is its text in `settings`.
     """
     path = Path(directory)
+    check_uncertainty(uncertainty)
     settings = read_settings(path)
+    if uncertainty is not None:
+        settings["uncertainty"] = uncertainty.for_sites(len(settings["sites"]))
     if not has_ended(path):
         raise ValueError(f"{path}: the run has not ended: expected one with a {rundir.RESULT}")
     result = rundir.read_record(path / rundir.RESULT, sealed=True)
@@ -63,6 +76,8 @@ def restored(result: dict[str, Any]) -> dict[str, Any]:
     known = {field.name for field in fields(Run)}
     found = {name: value for name, value in result.items() if name in known}
     found |= {name: array_of(result[name]) for name in SITE_ARRAYS}
+    found["metrics"] = figures.read(result.get("metrics", {}))
+    found["certified"], found["tested"] = certificate.read(result.get("certificate"))
     return found | {"sites": tuple(result["sites"])}
 
 

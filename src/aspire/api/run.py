@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import logging
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -10,6 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 from torch import Tensor, nn
 
+from aspire.api.certificate import Certificate, OnTest, certificate, tested_of, told
 from aspire.api.converged import SETTLED, trend
 from aspire.api.exporting import export
 from aspire.api.inputs import batch_for_export, description_of, outputs_of
@@ -18,10 +21,15 @@ from aspire.api.own_buffers import fill, load, site_buffers
 from aspire.api.selection import figures, selected
 from aspire.api.showing import as_html, readme
 from aspire.api.summary import screenful
+from aspire.arguments import shown
+from aspire.protocol import ALWAYS
 from aspire.runs.evaluation import Away, evaluated_on
+from aspire.runs.figures import Answers, Table, plain, table
 from aspire.runs.folder import RunFolder, read_settings
 from aspire.runs.selection import Watched
 from aspire.types import Array
+
+logger = logging.getLogger("aspire")
 
 
 @dataclass(frozen=True, repr=False)
@@ -50,8 +58,12 @@ class Run:
     wall_seconds     that the run took, before it was resumed as well
     site_buffers     with buffers='site' on the simulator: each site's batch-norm statistics, by the
                      name of the site; `model` has them pooled, `model_of(site)` its own
+    certified        the certificate in result.json, of a run that was loaded
     inputs           shape and type of one sample's inputs, where the simulator had them
     absences         who was away, from which iteration to which (None: the end), and why
+    metrics          figures of `model` with their n and an interval, by metric and part:
+                     metrics['accuracy']['test'] has one a site, or None. See docs/metrics.md
+    tested           what `certificate` needs of each site's test part
     """
 
     model: nn.Module
@@ -84,6 +96,9 @@ class Run:
     trend: str | None = None
     site_buffers: dict[str, dict[str, Tensor]] | None = None
     inputs: Any = None
+    certified: Certificate | None = None
+    metrics: Table = field(default_factory=dict)
+    tested: list[OnTest | None] = field(default_factory=list)
 
     def __repr__(self) -> str:
         return screenful(self)
@@ -99,6 +114,21 @@ class Run:
         if self.site_buffers is not None:
             load(model, self.site_buffers[site])
         return model
+
+    def certificate(self, alpha: float = 0.05) -> Certificate | None:
+        """Bounds on the worst site's accuracy and the worst-case loss; None: no site has a test.
+
+        Each holds with confidence 1 - alpha over all sites together, under its `assumptions`.
+        """
+        if self.certified is not None and alpha == self.certified.alpha:
+            return self.certified
+        if isinstance(self.settings.get("uncertainty"), str):
+            raise ValueError(
+                f"alpha={shown(alpha)}: the set of a run that was loaded is known by its text "
+                "alone: expected 0.05, or aspire.load(..., uncertainty=) with the set"
+            )
+        tested = self.tested or [None] * len(self.sites)
+        return certificate(self.sites, tested, self.settings.get("uncertainty"), alpha)
 
     @property
     def train_losses(self) -> Array:
@@ -179,6 +209,8 @@ class Run:
             "sites": self.sites,
             "absences": self.absences,
             "inputs": self.inputs,
+            "metrics": plain(self.metrics),
+            "certificate": told(self.certificate(), self.tested),
         }
 
     def predict(self, inputs: Any, *, site: str | None = None) -> Any:
@@ -238,13 +270,20 @@ def outcome(
     gap: float | None = None,
     watched: Watched | None = None,
     ended_by: str | None = None,
+    ask: Callable[[Tensor], Answers] | None = None,
 ) -> Run:
-    """The selected line of the history, and what it took; `sizes`: of train, test and val parts."""
+    """The selected line of the history, and what it took; `sizes`: of train, test and val parts.
+
+    ask  the sites for their figures of the model that is given back; None: there are none
+    """
     last = history[-1]
     chosen = selected(job.select, watched, history)
     line = chosen.line
     w = _given(chosen.w, job.method.model(ended.master))
     model = job.problem.flat.module(w)
+    answers = [{} for _ in job.problem.names] if ask is None else ask(w)
+    found = table(answers, job.metrics or ())
+    say_missing(found, job.problem.names)
     own = site_buffers(job.problem, w)
     if own is not None:
         fill(model, job.problem.flat, own)
@@ -279,7 +318,20 @@ def outcome(
         ended_by=ended_by,
         trend=trend(history),
         inputs=description_of(job.problem),
+        metrics=found,
+        tested=tested_of(answers),
     )
+
+
+def say_missing(found: Table, names: tuple[str, ...]) -> None:
+    """A line about figures that were asked for and are not defined at a site that answered."""
+    for metric in found.keys() - set(ALWAYS):
+        for part, losses in found["loss"].items():
+            figures = found[metric].get(part, [None] * len(names))
+            pairs = zip(names, losses, figures, strict=True)
+            missing = [name for name, loss, figure in pairs if loss and not figure]
+            if missing:
+                logger.warning("no %s on the %s part of %s", metric, part, ", ".join(missing))
 
 
 def _given(selected: Tensor | None, last: Tensor) -> Tensor:

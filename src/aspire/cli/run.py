@@ -45,6 +45,8 @@ from aspire.simulator.replay import Differs
 @click.option("--select", help="worst_loss, worst_accuracy or last: see the guide.")
 @click.option("--patience-evaluations", type=int, help="End after so many without a better one.")
 @click.option("--max-seconds", type=float, help="End after so many seconds.")
+@click.option("--metrics", help="Figures at the end, by names of torchmetrics: auroc,f1.")
+@click.option("--loss-bound", type=float, help="Where the certificate cuts off a sample's loss.")
 @click.option(
     "--pull-bound", type=float, help="Consensus form: limit on a site's pull, in medians."
 )
@@ -97,7 +99,7 @@ def train_command(
     **options: Any,
 ) -> None:
     """Train what FILE.py defines: model(), sites(), optionally site(name), uncertainty(), loss(),
-    method(), optimizer(groups), schedule(optimizer), reference().
+    method(), optimizer(groups), schedule(optimizer), reference(), metrics().
 
     sites() gives the sites, or their names if there is a site(name) that loads one. --method counts
     more than method(); --quorum, --staleness, --local-steps, --preset and --pull-bound are
