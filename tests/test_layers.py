@@ -6,7 +6,8 @@
 
 A module imports from layers to its left, and from its own. Clocks, files, sockets, logging and
 outside randomness start at runs and reproduction.data; printing belongs to the command line alone.
-`compiled` is no layer of the algorithm: it compiles C for this machine, for whoever has some.
+`compiled` is no layer of the algorithm: it finds the compiled C for this processor, and says where
+there is none.
 """
 
 import ast
@@ -42,6 +43,7 @@ MAY_IMPORT["api"] = MAY_IMPORT["engines"] | {"engines", "simulator", "trackers"}
 MAY_IMPORT["engines.flower"] = MAY_IMPORT["api"] | {"api"}  # its apps call the api
 MAY_IMPORT["pages"] = MAY_IMPORT["api"] | {"api"}
 MAY_IMPORT["cli"] = MAY_IMPORT["pages"] | {"pages", "engines.ray", "engines.grpc", "__init__"}
+MAY_IMPORT["templates"] = {"sets"}  # what a user writes
 MAY_IMPORT["__main__"] = {"cli"}
 MAY_IMPORT["__init__"] = set(MAY_IMPORT)  # the front door shows what it likes
 MAY_IMPORT["reproduction.data"] = set()

@@ -3,6 +3,7 @@
 __version__ = "0.1.0"
 
 from aspire.api import Run, load, train
+from aspire.api.sweep import frontier
 from aspire.core.presets import Auto, Paper, Theorem1
 from aspire.methods import aspire, central
 from aspire.runs.callbacks import STOP
@@ -22,6 +23,7 @@ __all__ = [
     "Uniform",
     "aspire",
     "central",
+    "frontier",
     "load",
     "train",
 ]
