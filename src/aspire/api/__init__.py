@@ -1,10 +1,11 @@
 """The Python door: `train(model, sites, ...)` gives a `Run`."""
 
 from aspire.api.job import Job
+from aspire.api.loading import load
 from aspire.api.memory import Memory, predict
 from aspire.api.preparing import prepare
-from aspire.api.run import Run, outcome
-from aspire.api.train import evaluate, replay, resume, train
+from aspire.api.run import Run
+from aspire.api.train import replay, resume, train
 from aspire.runs.errors import Interrupted
 
 __all__ = [
@@ -12,8 +13,7 @@ __all__ = [
     "Job",
     "Memory",
     "Run",
-    "evaluate",
-    "outcome",
+    "load",
     "predict",
     "prepare",
     "replay",
