@@ -64,6 +64,8 @@ def frontier(
     progress      called with the number of settings that are done, and of all
     stop          asked between events; True raises Interrupted
     arguments     of `train`, such as uncertainty, iterations and seed, on the simulator
+
+    Returns all points: what every site gets under each set.
     """
     check_names(arguments, [*KNOWN, *inspect.signature(frontier).parameters], "frontier")
     if arguments.get("method") is not None:
@@ -73,13 +75,13 @@ def frontier(
         raise ValueError(f"share={share:g}: expected a number between 0 and 1")
     if floor is not None:
         check_floor(floor)
-    if out is not None:
-        rundir.new_folder(Path(out))
     sites = named(sites)
     job = prepare(model, sites, **arguments)
     check_parts(job)
     dial = dial_of(job.uncertainty, dial)
     values = values_of(job, dial, values)
+    if out is not None:
+        rundir.new_folder(Path(out))
     trunk = Trunk(model, sites, arguments, share, stop)
     runs: list[Run] = []
     for run in trunk.branches([set_at(job.uncertainty, dial, value) for value in values]):

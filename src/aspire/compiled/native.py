@@ -35,7 +35,7 @@ def several(kind: Any, names: str) -> list[tuple[str, Any]]:
     return [(name, kind) for name in names.split()]
 
 
-class Problem(ctypes.Structure):
+class NativeStack(ctypes.Structure):
     """As in rows.c."""
 
     _fields_ = (
@@ -49,7 +49,7 @@ class Problem(ctypes.Structure):
 
 
 def shapes(layers: Sequence[Any]) -> list[Any]:
-    """`inputs` to `drop` of a Problem."""
+    """`inputs` to `drop` of a NativeStack."""
     sizes = [(x.inputs, x.outputs, int(x.bias), KINDS.index(x.activation.kind)) for x in layers]
     numbers = [(*x.activation.numbers, x.drop) for x in layers]
     return [
@@ -68,7 +68,7 @@ def at(x: Any) -> int:
 @lru_cache(maxsize=4)
 def library(dtype: torch.dtype) -> Any:
     """The compiled functions for rows of this type; None: there are none."""
-    found: Any = load(NAMES[dtype], Problem) if dtype in NAMES else None
+    found: Any = load(NAMES[dtype], NativeStack) if dtype in NAMES else None
     if found is None:
         return None
     found.room_bytes.argtypes = (_array,)
