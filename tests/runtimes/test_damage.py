@@ -97,7 +97,7 @@ def test_every_damage_is_told_or_undone(
     """All of them in two folders, every third in the others."""
     reference = Reference(folders[name], tmp_path / "whole")
     assert reference.answers["status"].code == 0
-    assert reference.answers["report"].sentence
+    assert reference.answers["report"].code == 0
     assert reference.answers["replay"].code == (0 if "finished" in name else 2)
     assert reference.answers["resume"].code == (2 if "finished" in name else 0)
     some = slice(None) if name.startswith("full") else slice(FOLDERS.index(name) % 3, None, 3)

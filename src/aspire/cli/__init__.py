@@ -8,9 +8,11 @@ import click
 
 from aspire import __version__
 from aspire.cli.federation import federation_command, server_command, site_command
+from aspire.cli.report import report_command
 from aspire.cli.reproduction import WithReproduction
 from aspire.cli.run import replay_command, resume_command, train_command
 from aspire.cli.status import status_command
+from aspire.cli.watch import watch_command
 
 
 @click.group(cls=WithReproduction, context_settings={"help_option_names": ["-h", "--help"]})
@@ -23,7 +25,8 @@ def main(verbose: bool) -> None:
     )
 
 
-RUNS = (train_command, resume_command, replay_command, status_command)
+RUNS = (train_command, resume_command, replay_command)
+LOOKS = (status_command, report_command, watch_command)
 FEDERATION = (federation_command, server_command, site_command)
-for command in (*RUNS, *FEDERATION):
+for command in (*RUNS, *LOOKS, *FEDERATION):
     main.add_command(command)
