@@ -3,8 +3,9 @@
     aspire reproduce all --seeds 10 --jobs 2 --out again
     python benchmarks/again.py results again
 
-A cell is the same if all of its line is but the seconds that it took and the versions. Cells that
-only one folder has are counted. Exit code 1: a cell differs. Bits may differ on another processor.
+A cell is the same if all of its line is but the seconds that it took, the versions and the hash
+of the sources. Cells that only one folder has are counted. Exit code 1: a cell differs. Bits may
+differ on another processor.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 
 from reproduction import results
 
-OWN = ("wall_seconds", "versions")  # of the machine and the day
+OWN = ("wall_seconds", "versions", "sources")  # of the machine and the day
 
 
 def cells(folder: Path) -> dict[str, results.Record]:

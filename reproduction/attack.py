@@ -25,7 +25,7 @@ from torch import Tensor
 from aspire.problem import batches
 from aspire.problem.problem import Problem
 from aspire.problem.sites import Site
-from aspire.types import Array, Item, Local, Method, Report, Task
+from aspire.types import Array, Fast, Item, Local, Method, Report, Task
 from reproduction.data import Federation
 from reproduction.data.federation import Part
 
@@ -174,7 +174,7 @@ def corrupted(problem: Problem, attack: str) -> Problem:
 
 def lying(method: Method) -> Method:
     """The method where sites may lie about their models."""
-    many = method.work_many
+    fast = method.fast
 
     def told(local: Local, state: Any, report: Report) -> tuple[Any, Report]:
         if isinstance(local, LyingSite) and "w" in report.vectors:
@@ -186,11 +186,12 @@ def lying(method: Method) -> Method:
         return told(local, *method.work(state, task, local))
 
     def work_many(items: Sequence[Item]) -> list[tuple[Any, Report]]:
-        assert many is not None
-        found = many(items)
+        assert fast is not None
+        assert fast.many is not None
+        found = fast.many(items)
         return [told(local, *one) for one, (_, _, local) in zip(found, items, strict=True)]
 
-    return replace(method, work=work, work_many=None if many is None else work_many)
+    return replace(method, work=work, fast=None if fast is None else Fast(work_many))
 
 
 # ---------------------------------------------------------------- what it achieves

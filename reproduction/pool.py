@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from reproduction import results, tune
+from reproduction import provenance, results, tune
 from reproduction.cells import Cell, run
 from reproduction.results import Record
 
@@ -20,10 +20,12 @@ Doer = Callable[[Sequence[Cell]], Iterator[tuple[Cell, Record | str]]]  # str: w
 
 
 def finished(cell: Cell, records: Mapping[results.Key, Record]) -> Record | None:
-    """The record of this very cell, if an earlier call finished it."""
+    """The record of this very cell, if an earlier call finished it with these sources."""
     plain = cell.plain()
     record = records.get(results.key_of(plain))
     if record is None or any(record.get(name) != value for name, value in plain.items()):
+        return None
+    if provenance.stale(record, Cell.__module__):
         return None
     return record
 
@@ -104,13 +106,16 @@ def _missing(cells: Sequence[Cell], path: Path, do: Doer, tell: Tell) -> list[st
     todo = [cell for cell in cells if finished(cell, records) is None]
     if len(todo) < len(cells):
         tell(f"{len(cells) - len(todo)} of {len(cells)} cells were finished before and are kept.")
+    remark = provenance.remark(records.values(), Cell.__module__)
+    if remark is not None:
+        tell(f"{remark} Stale ones are made again, the others kept.")
     progress = Progress(len(todo), float(sum(cell.budget for cell in todo)), tell)
     failed = []
     for cell, found in do(todo):
         if isinstance(found, str):
             failed.append(f"{results.name_of(cell.plain())}: {found}")
         else:
-            results.add(path, [found])
+            results.add(path, [{**found, provenance.FIELD: provenance.hash_of(Cell.__module__)}])
         progress.tick(cell, found)
     return failed
 

@@ -15,7 +15,7 @@ from aspire.api import Job, Run, evaluate, outcome
 from aspire.runs.errors import Stopped
 from aspire.simulator import simulator
 from aspire.simulator.delays import LogNormal
-from aspire.types import Task
+from aspire.types import Task, look_at
 from reproduction import attack
 
 COLUMNS = ("t", "time", "gradients", "worst_accuracy", "worst_loss", "accuracies", "losses")
@@ -130,6 +130,7 @@ class Watch:
     def lost(self, simulation: simulator.Simulation) -> dict[str, Any]:
         """The line of a run that could not go on: no site is served."""
         nothing = [0.0] * self.honest
+        look = look_at(self.job.method, simulation.master, len(self.job.problem.names))
         return {
             "t": simulation.master.t,
             "time": simulation.time,
@@ -139,8 +140,8 @@ class Watch:
             "losses": nothing,
             "worst_loss": None,
             "worst_case_loss": float("nan"),
-            "weights": self.job.method.weights(simulation.master).tolist()[: self.honest],
-            "planes": self.job.method.planes(simulation.master),
+            "weights": look.weights.tolist()[: self.honest],
+            "planes": look.planes,
         }
 
     def run_of(self, simulation: simulator.Simulation, seconds: float) -> Run:
@@ -166,13 +167,14 @@ def abreast(watches: Sequence[Watch]) -> list[dict[str, Any]]:
     """Carry out runs that know nothing of each other, on one problem and with one kind of worker
     that remembers nothing: the tasks of all of them are evaluated in the same calls."""
     runs = [(watch, watch.job.begin()) for watch in watches]
-    many = watches[0].job.method.work_many
+    fast = watches[0].job.method.fast
     sites = watches[0].job.problem.sites
-    assert many is not None
+    assert fast is not None
+    assert fast.many is not None
     live = runs
     while live:
         open_ = [(simulation.desk, task) for _, simulation in live for task in unknown(simulation)]
-        results = many([(None, task, sites[task.worker]) for _, task in open_])
+        results = fast.many([(None, task, sites[task.worker]) for _, task in open_])
         for (desk, task), result in zip(open_, results, strict=True):
             del desk.waiting[task.worker]
             desk.known[task.worker] = result
@@ -199,16 +201,16 @@ def squared_gap(job: Job, simulation: simulator.Simulation) -> float:
     """
     sites = job.problem.sites
     master = simulation.master
-    if job.method.gap is not None:
-        found = job.method.gap(
-            master,
+    look = look_at(job.method, master, len(sites))
+    if look.gap is not None:
+        found = look.gap(
             lambda j, w: sites[j].full_gradient(w),
             lambda j, w: sites[j].full_loss(w),
         )
         return float(found) ** 2
     w = job.method.model(master)
     slope = torch.zeros_like(w)
-    for p, site in zip(job.method.weights(master), sites, strict=True):
+    for p, site in zip(look.weights, sites, strict=True):
         slope += float(p) * site.full_gradient(w)
     return float(slope.double().square().sum())
 

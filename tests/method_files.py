@@ -94,8 +94,6 @@ def method():
         work=work,
         absorb=absorb,
         model=lambda master: master.w,
-        weights=lambda master: np.full(2, 0.5),
-        planes=lambda master: 0,
         kinds=KINDS,
         states=(Master,),
     )

@@ -1,7 +1,7 @@
 """The order of the layers, read off the imports.
 
     types, arguments <- protocol, sets, compiled <- problem, core <- methods <- runs
-    runs <- simulator, engines <- api <- pages <- cli <- reproduction
+    runs <- simulator, engines, trackers <- api <- pages <- cli <- reproduction
     reproduction.data <- reproduction
 
 A module imports from layers to its left, and from its own. Clocks, files, sockets, logging and
@@ -36,7 +36,8 @@ MAY_IMPORT["simulator"] = MAY_IMPORT["runs"] | {"runs"}
 MAY_IMPORT["engines"] = MAY_IMPORT["runs"] | {"runs"}
 MAY_IMPORT["engines.ray"] = MAY_IMPORT["engines"] | {"engines"}
 MAY_IMPORT["engines.grpc"] = MAY_IMPORT["engines.ray"]
-MAY_IMPORT["api"] = MAY_IMPORT["engines"] | {"engines", "simulator"}
+MAY_IMPORT["trackers"] = MAY_IMPORT["runs"] | {"runs"}
+MAY_IMPORT["api"] = MAY_IMPORT["engines"] | {"engines", "simulator", "trackers"}
 MAY_IMPORT["engines.flower"] = MAY_IMPORT["api"] | {"api"}  # its apps call the api
 MAY_IMPORT["pages"] = MAY_IMPORT["api"] | {"api"}
 MAY_IMPORT["cli"] = MAY_IMPORT["pages"] | {"pages", "engines.ray", "engines.grpc", "__init__"}

@@ -16,6 +16,7 @@ from torch.utils.data import (
     Dataset,
     IterableDataset,
     Subset,
+    SubsetRandomSampler,
     TensorDataset,
 )
 
@@ -63,6 +64,11 @@ class Items(Dataset):
 class Stream(IterableDataset):
     def __iter__(self):
         yield from zip(X, Y, strict=True)
+
+
+class Endless(Dataset):
+    def __getitem__(self, i):
+        return X[i], Y[i]
 
 
 class Model(nn.Module):
@@ -117,10 +123,15 @@ SITES = {
     "a name and a site": ([("a", (X, Y))], r"site 0 begins with 'a'.* a mapping, \{name: site\}"),
     "a module as site": ([nn.Linear(3, 2)], "site 0 is a Linear"),
     "a class as site": ([Items], "site 0 is the class Items"),
-    "a DataLoader as site": ([DataLoader(items())], r"a DataLoader: expected .* loader\.dataset"),
-    "an IterableDataset": ([Stream()], "Stream without a length: expected a map-style Dataset"),
+    "a DataLoader as site": ([DataLoader(items())], OK),
+    "a DataLoader that chooses": (
+        [DataLoader(items(), sampler=SubsetRandomSampler([1, 2]))],
+        r"a sampler of its own.*Subset\(dataset, indices\)",
+    ),
+    "an IterableDataset": ([Stream()], OK),
+    "a Dataset without a length": ([Endless()], "Endless without a length: expected a map-style"),
     "two Datasets": ([(items(), items())], "a Dataset in it: expected .*'train'"),
-    "two pairs": ([((X, Y), (X, Y))], "site 0: inputs are .*: expected numbers"),
+    "two pairs": ([((X, Y), (X, Y))], "site 0: targets are .*: expected numbers"),
     "misspelt part": ({"a": {"trian": (X, Y)}}, r"\['trian'\].* did you mean 'train'\?"),
     "only a test part": ({"a": {"test": (X, Y)}}, r"\['test'\]: expected 'train'"),
     "odd parts": ({"a": {1: (X, Y), "b": 2}}, r"\[1, 'b'\]: expected 'train'"),
@@ -144,8 +155,9 @@ SITES = {
     "lists": ([(X.tolist(), Y.tolist())], OK),
     "lists of numpy numbers": ([(list(X.numpy()), list(Y.numpy()))], OK),
     "ragged lists": ([([[1.0], [1.0, 2.0]], [0, 1])], "inputs are .*: expected numbers"),
-    "a list of tensors as inputs": ([(list(X), Y)], "inputs are .*: expected numbers"),
-    "a mapping as inputs": ([({"x": X}, Y)], "inputs are a dict"),
+    "a list of tensors as inputs": ([(list(X), Y)], OK),
+    "a mapping as inputs": ([({"input": X}, Y)], OK),
+    "a mapping of other names": ([({"x": X}, Y)], r"model\(\*\*inputs\): expected .* to take x"),
     "None as targets": ([(X, None)], "targets are None"),
     "a string as targets": ([(X, "01" * 15)], "targets are a str"),
     "strings": ([(X, STRINGS.tolist())], "targets are .*: expected numbers"),
@@ -254,7 +266,7 @@ MODELS = {
     "a tensor": (X, r"model=<Tensor of shape \(30, 3\)>"),
     "no parameters": (nn.ReLU(), "model has no parameter"),
     "frozen": (linear().requires_grad_(False), "model has no parameter"),
-    "lazy": (nn.LazyLinear(2), "model has no values for its parameter weight yet"),
+    "lazy": (nn.LazyLinear(2), OK),
     "meta": (nn.Linear(3, 2, device="meta"), "on a real device"),
     "complex": (nn.Linear(3, 2, dtype=torch.complex64), "expected one real type"),
     "mixed": (nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 2).double()), "expected one real type"),
@@ -273,7 +285,7 @@ MODELS = {
     "casts by itself": (Model(before=lambda x: x.float()), OK),
 }
 LOSSES = {
-    "None": (None, "loss=None: expected one of cross_entropy, mse, or a callable"),
+    "None": (None, "loss=None: expected one of cross_entropy, mse, bce, or a callable"),
     "a number": (5, "loss=5: expected one of"),
     "misspelt": ("crossentropy", "loss='crossentropy'.* did you mean 'cross_entropy'"),
     "a class": (nn.CrossEntropyLoss, r"loss=<class CrossEntropyLoss>.*CrossEntropyLoss\(\)"),
@@ -315,7 +327,6 @@ ARGUMENTS = {
         (-1, "iterations=-1: " + WHOLE),
         (1.5, "iterations=1.5: " + WHOLE),
         ("10", "iterations='10': " + WHOLE),
-        (None, "iterations is missing"),
         (torch.nan, "iterations=nan: " + WHOLE),
         (torch.inf, "iterations=inf: " + WHOLE),
         (True, "iterations=True: " + WHOLE),
@@ -407,7 +418,15 @@ ARGUMENTS = {
     "out": [(5, "out=5: expected the path"), (["x"], r"out=\['x'\]: expected the path")],
     "log": [("x", "log='x': expected one of"), (5, "log=5: expected 'full'")],
     "stop": [(True, "stop=True: expected a function")],
-    "progress": [(True, "progress=True: expected a function")],
+    "progress": [
+        ("bar", "progress='bar': expected True, a function, or None"),
+        (X, r"progress=<Tensor of shape \(30, 3\)>: expected True"),
+    ],
+    "callbacks": [
+        (5, "callbacks=5: expected a list"),
+        ([LogNormal], "callbacks has the class LogNormal: expected objects with on_start"),
+        ([print], "callbacks has a builtin_function_or_method: expected objects"),
+    ],
     "checkpoint_seconds": [
         (-1, "checkpoint_seconds=-1: expected"),
         ("x", "checkpoint_seconds='x'"),

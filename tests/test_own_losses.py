@@ -118,15 +118,22 @@ PAIRED = {
 
 
 @pytest.mark.parametrize("loss", PAIRED.values(), ids=PAIRED.keys())
-def test_outputs_of_n_1_and_targets_of_n_are_refused(loss):
+def test_targets_get_the_shape_of_one_output(loss):
+    """(n, 1) against (n,), which the loss would broadcast."""
     model = linear(outputs=1)
-    with pytest.raises(ValueError, match=r"model gives shape \(8, 1\).*expected the same shape"):
-        train(model, [(X, REAL[:, 0])], loss=loss, **QUICK)
     flat = nn.Sequential(model, nn.Flatten(0))
-    with pytest.raises(ValueError, match=r"targets have shape \(8, 1\).*expected the same shape"):
-        train(flat, [(X, REAL)], loss=loss, **QUICK)
-    build(flat, [(X, REAL[:, 0])], loss=loss)
-    build(model, [(X, REAL)], loss=loss)
+    for module, right, other in ((model, REAL, REAL[:, 0]), (flat, REAL[:, 0], REAL)):
+        same = build(module, [(X, right)], loss=loss)
+        made = build(module, [(X, other)], loss=loss)
+        assert len(made.sites[0].notes) > len(same.sites[0].notes)
+        w = made.flat.start
+        assert torch.equal(made.sites[0].gradient(w, 0), same.sites[0].gradient(w, 0))
+        assert made.sites[0].loss(w) == same.sites[0].loss(w)
+
+
+def test_targets_of_another_shape_are_refused():
+    with pytest.raises(ValueError, match=r"model gives shape \(8, 2\).*expected the same shape"):
+        train(linear(), [(X, REAL)], loss="mse", **QUICK)
 
 
 def test_an_untrained_head_and_a_loss_that_makes_shapes_alike():

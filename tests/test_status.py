@@ -15,7 +15,8 @@ from aspire.cli.status import read
 from aspire.engines.status import simulated
 from aspire.runs import files as rundir
 from aspire.runs.folder import RunFolder
-from aspire.runs.tensorboard import NAME, scalars
+from aspire.trackers.figures import scalars
+from aspire.trackers.tensorboard import FOLDER
 from tests.helpers import blobs, linear
 
 
@@ -76,7 +77,7 @@ def test_status_of_the_simulator(tmp_path: Path) -> None:
     assert lines[0].startswith("iteration 40, ")
     assert lines[0].endswith("ended")
     assert [line.split()[:2] for line in lines[2:]] == [[name, "-"] for name in run.sites]
-    assert_in_tensorboard(tmp_path / "run" / NAME, run.history, run.sites)
+    assert_in_tensorboard(tmp_path / "run" / FOLDER, run.history, run.sites)
 
 
 def assert_in_tensorboard(folder: Path, history: list[dict[str, Any]], sites: Any) -> None:

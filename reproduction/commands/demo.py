@@ -6,7 +6,8 @@ from pathlib import Path
 
 import click
 
-from aspire.cli.shared import interruptible, progress_bar
+from aspire.api.progress import progress_bar
+from aspire.cli.shared import interruptible
 
 
 @click.command("demo")

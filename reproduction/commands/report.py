@@ -19,3 +19,19 @@ def report_experiments(directory: Path, out: Path, *, tables: bool, networks: bo
         click.echo(markdown(directory))
     else:
         click.echo(f"Page: {write(directory, out)}")
+    for line in remarks(directory):
+        click.echo(line, err=True)
+
+
+def remarks(directory: Path) -> list[str]:
+    """A sentence for each file with cells that are not of these sources."""
+    from reproduction import cells, provenance, results
+    from reproduction.networks import run
+
+    found = []
+    for path in sorted(directory.glob(f"*{results.SUFFIX}")):
+        of = run if path.stem == "networks" else cells
+        records = results.read_lines(path, lambda record: (str(record),)).values()
+        remark = provenance.remark(records, of.__name__)
+        found += [] if remark is None else [f"{path.stem}: {remark}"]
+    return found

@@ -26,7 +26,7 @@ from torch import Tensor
 from aspire.methods.aspire_ease.direct import direct
 from aspire.problem import batches
 from aspire.sets import Box
-from aspire.types import Item, Local, Method, Report, Task
+from aspire.types import Fast, Item, Local, Method, Report, Task
 
 NETWORK = "cnn"
 # What these two hold is drawn with the seed. The two sites that are hard for a reason of their own,
@@ -151,9 +151,8 @@ class Liars:
 
 def lying(method: Method, liars: Liars) -> Method:
     """This method with liars among its sites. Their memory is that of one run."""
-    return replace(
-        method, work=partial(work, method, liars), work_many=partial(work_many, method, liars)
-    )
+    fast = Fast(partial(work_many, method, liars))
+    return replace(method, work=partial(work, method, liars), fast=fast)
 
 
 def work(method: Method, liars: Liars, worker: Any, task: Task, local: Local) -> tuple[Any, Report]:
@@ -162,8 +161,9 @@ def work(method: Method, liars: Liars, worker: Any, task: Task, local: Local) ->
 
 def work_many(method: Method, liars: Liars, items: Sequence[Item]) -> Answers:
     """The honest reports of all, of which the liars change their own."""
-    assert method.work_many is not None
-    answers = method.work_many(items)
+    assert method.fast is not None
+    assert method.fast.many is not None
+    answers = method.fast.many(items)
     for _, report in answers:
         liars.see(report)
     return [(worker, liars.told(report)) for worker, report in answers]

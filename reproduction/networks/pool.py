@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from reproduction import results
+from reproduction import provenance, results
 from reproduction.networks import liars, store
 from reproduction.networks.cases import CASES
 from reproduction.networks.plan import SEEDS, Key, Plan, Record, key_of
@@ -97,6 +97,7 @@ class Work:
             self.failed[cell.name] = outcome
             self.tell(f"{self.done}: {cell.name} FAILED: {outcome}")
             return
+        outcome[provenance.FIELD] = provenance.hash_of(Cell.__module__)
         self.records[key_of(outcome)] = outcome
         results.add_lines(self.path, [outcome], key_of)
         worst = outcome.get("worst_loss")
@@ -105,10 +106,12 @@ class Work:
 
 
 def finished(cell: Cell, records: Mapping[Key, Record]) -> bool:
-    """Whether the record of this very cell is there."""
+    """Whether the record of this very cell is there, made with these sources."""
     plain = cell.plain()
     record = records.get(key_of(plain))
-    return record is not None and all(record.get(name) == plain.get(name) for name in cell_fields())
+    if record is None or provenance.stale(record, Cell.__module__):
+        return False
+    return all(record.get(name) == plain.get(name) for name in cell_fields())
 
 
 def cell_fields() -> Sequence[str]:
@@ -130,6 +133,9 @@ def expected_seconds(cell: Cell, records: Mapping[Key, Record]) -> float:
 def carry_out(request: Request, out: Path, tell: Tell = lambda text: None) -> Work:
     """Run what is missing; what an earlier call finished is kept."""
     work = Work(request, out / f"{NAME}.jsonl", tell)
+    remark = provenance.remark(work.records.values(), Cell.__module__)
+    if remark is not None:
+        tell(f"{remark} Stale ones are made again, the others kept.")
     if request.jobs == 1:
         alone(work)
     else:

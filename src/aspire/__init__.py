@@ -5,9 +5,11 @@ __version__ = "0.1.0"
 from aspire.api import Run, train
 from aspire.core.presets import Auto, Paper, Theorem1
 from aspire.methods import aspire, central
+from aspire.runs.callbacks import STOP
 from aspire.simulator.delays import Absence, Constant, LogNormal, Pareto, Trace, Uniform
 
 __all__ = [
+    "STOP",
     "Absence",
     "Auto",
     "Constant",

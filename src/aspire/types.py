@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Protocol
 
 import numpy as np
@@ -204,6 +204,16 @@ class Facts:
             )
 
 
+@dataclass(frozen=True)
+class RunFacts:
+    """What a method may know of a run before there is a problem; None: no such limit."""
+
+    linear: bool  # the model is one linear layer
+    sites: int
+    iterations: int | None = None
+    gradients: int | None = None
+
+
 class Local(Protocol):
     """A worker's private data, as `work` sees it: losses and gradients, never samples."""
 
@@ -225,26 +235,55 @@ class Local(Protocol):
 Item = tuple[Any, Task, Local]  # a worker's state, its task, its data
 
 
+GradientAt = Callable[[int, Tensor], Tensor]  # of a site's f_j at w, on all of its data
+LossAt = Callable[[int, Tensor], float]  # the same of f_j
+
+
+@dataclass(frozen=True)
+class Look:
+    """What can be read off a master, besides its model.
+
+    weights             of each site, summing to one; empty: the sites count alike
+    planes              cutting planes held
+    waiting             workers without whose reports the next step cannot be taken
+    whole(task)         -> a task in a worker's hands with all that a new process needs;
+                        None: tasks are so
+    gap(gradient, loss) -> the stationarity gap; None: not defined
+    """
+
+    weights: Array = field(default_factory=lambda: np.empty(0))
+    planes: int = 0
+    waiting: Sequence[int] = ()
+    whole: Callable[[Task], Task] | None = None
+    gap: Callable[[GradientAt, LossAt], float] | None = None
+
+
+@dataclass(frozen=True)
+class Fast:
+    """What makes `work` faster; results are those of `work`, up to rounding.
+
+    many(items)               -> (worker, report) of many (worker, task, local)
+    ahead(worker, task, local)-> the worker, when the report on a task is out: with what the next
+                              task needs and is known already
+    """
+
+    many: Callable[[Sequence[Item]], list[tuple[Any, Report]]] | None = None
+    ahead: Callable[[Any, Task, Local], Any] | None = None
+
+
 @dataclass(frozen=True)
 class Method:
-    """An algorithm: four pure functions, plus what a report about it needs to read.
+    """An algorithm: four pure functions, three more that it may have, and what it says of itself.
 
     init(facts, seed)          -> (master, tasks)         what the workers get first
     work(worker, task, local)  -> (worker, report)        runs where the data is; worker None: new
     absorb(master, events)     -> (master, tasks, infos)  one master step per quorum met
     model(master)              -> flat vector             what evaluation scores
-    weights(master)            -> array                   weight of each site, summing to one
-    planes(master)             -> int                     cutting planes held
-    gap(master, gradient, loss)-> float                   stationarity gap; None: not defined
-    work_many(items)           -> list                    work on many (worker, task, local), each
-                                                          as `work` up to rounding; None: no gain
-    whole(master, task)        -> task                    a task in a worker's hands with all that a
-                                                          new process needs; None: tasks are so
-    ahead(worker, task, local) -> worker                  after the report on a task: what the next
-                                                          one needs and is known already; None:
-                                                          nothing is
-    waiting(master)            -> workers                 without whose reports the next step cannot
-                                                          be taken; None: not known
+    look(master)               -> Look                    what runtimes and tables read off a master
+    fit(run)                   -> method                  the method for this model and length of
+                                                          run; None: this one. ValueError where it
+                                                          needs a length and there is none
+    fast                                                  `Fast`: faster ways to `work`; None: none
     kinds                                                 what its tasks and reports may say, by the
                                                           kind of task; a runtime refuses the rest
     states                                                the dataclass of a master, and those that
@@ -260,10 +299,6 @@ class Method:
     any_execution                                         whether execution='auto' may choose how
                                                           its gradients are computed; else they are
                                                           computed as they ever were
-    choose(linear)             -> method                  the method for a model that is one linear
-                                                          layer, or is not; None: this one
-    budgeted(sites, iterations, gradients) -> method      the method for a run of that length; None:
-                                                          this one, whatever its length
     site_arguments                                        those of its arguments that `work` and
                                                           `kinds` depend on: a site that has them
                                                           and the name makes the same workers.
@@ -278,16 +313,9 @@ class Method:
     work: Callable[[Any, Task, Local], tuple[Any, Report]]
     absorb: Callable[[Any, Sequence[Event]], tuple[Any, list[Task], list[Info]]]
     model: Callable[[Any], Tensor]
-    weights: Callable[[Any], Array]
-    planes: Callable[[Any], int]
-    gap: (
-        Callable[[Any, Callable[[int, Tensor], Tensor], Callable[[int, Tensor], float]], float]
-        | None
-    ) = None
-    work_many: Callable[[Sequence[Item]], list[tuple[Any, Report]]] | None = None
-    whole: Callable[[Any, Task], Task] | None = None
-    ahead: Callable[[Any, Task, Local], Any] | None = None
-    waiting: Callable[[Any], Sequence[int]] | None = None
+    look: Callable[[Any], Look] | None = None
+    fit: Callable[[RunFacts], Method] | None = None
+    fast: Fast | None = None
     kinds: Mapping[str, Kind] = field(default_factory=dict)
     states: tuple[type, ...] = ()
     memory: Any = None
@@ -295,6 +323,10 @@ class Method:
     judged: int = 8192
     judged_on: str = "train"
     any_execution: bool = False
-    choose: Callable[[bool], Method] | None = None
-    budgeted: Callable[[int, int | None, int | None], Method] | None = None
     site_arguments: Mapping[str, Plain] | None = None
+
+
+def look_at(method: Method, master: Any, sites: int) -> Look:
+    """What a method says of its master; where it says no weights, the sites count alike."""
+    found = Look() if method.look is None else method.look(master)
+    return found if len(found.weights) else replace(found, weights=np.full(sites, 1 / sites))

@@ -18,7 +18,7 @@ from aspire.runs import log
 from aspire.simulator import simulator
 from aspire.simulator.in_flight import Evaluator, _even
 from aspire.simulator.replay import replay_events
-from aspire.types import Facts
+from aspire.types import Facts, Fast
 from tests.helpers import blob_problem, blobs
 
 GONE = (Absence(1, 10.0, 30.0), Absence(2, 0.0, 20.0))
@@ -119,10 +119,10 @@ def test_tasks_in_flight_are_evaluated_together_and_a_vanished_result_is_dropped
 
     def watched(items):
         calls.append([task.worker for _, task, _ in items])
-        return method.work_many(items)
+        return method.fast.many(items)
 
     simulation = simulator.begin(
-        replace(method, work_many=watched), made, delays=LogNormal(), absences=[Absence(0, 0.5)]
+        replace(method, fast=Fast(watched)), made, delays=LogNormal(), absences=[Absence(0, 0.5)]
     )
     simulator.run(simulation, lambda s: s.master.t >= 100)
     assert calls[0] == list(range(6))  # the probes
@@ -150,7 +150,7 @@ def test_many_probes_are_the_single_ones():
     made, method = problem(), aspire()
     _, tasks = method.init(Facts(6, made.flat.start), 0)
     items = [(None, task, made.sites[task.worker]) for task in tasks]
-    for (_, one), item in zip(method.work_many(items), items, strict=True):
+    for (_, one), item in zip(method.fast.many(items), items, strict=True):
         assert one.scalars == pytest.approx(method.work(*item)[1].scalars, rel=1e-8)
 
 

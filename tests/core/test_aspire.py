@@ -78,7 +78,7 @@ def test_leaving_takes_mass_row_and_task():
     assert torch.equal(z, m.z)
     for _ in range(300):
         b.turn(0, 1, 2)
-    assert b.method.weights(m)[3] == 0
+    assert b.method.look(m).weights[3] == 0
 
 
 def test_returning_starts_from_z_with_no_multiplier():
@@ -225,8 +225,8 @@ def test_a_false_loss_gains_at_most_its_weight_bound(budget):
     bound = uncertainty.for_sites(4).upper()
     for j in [0, 1, 2, 3] * 200:
         b.turn(j)
-        assert (b.method.weights(b.master) <= bound + 1e-9).all()
-    assert b.method.weights(b.master)[0] == pytest.approx(bound[0])
+        assert (b.method.look(b.master).weights <= bound + 1e-9).all()
+    assert b.method.look(b.master).weights[0] == pytest.approx(bound[0])
     assert torch.isfinite(b.master.z).all()
 
 
@@ -358,7 +358,7 @@ def test_zero_budget_is_fixed_weights():
     for j in [0, 1, 2, 3] * 300:
         b.turn(j)
         assert len(b.master.planes) == 1
-    np.testing.assert_allclose(b.method.weights(b.master), 0.25)
+    np.testing.assert_allclose(b.method.look(b.master).weights, 0.25)
     # the minimiser of the mean of the four quadratics is the mean of their centres
     np.testing.assert_allclose(b.method.model(b.master), np.mean(CENTRES, axis=0), atol=2e-3)
 
@@ -377,8 +377,8 @@ def test_the_centralised_variant_has_the_same_fixed_point():
 
 
 def gap(b: Board) -> float:
-    return b.method.gap(
-        b.master, lambda j, w: b.locals[j].gradient(w, 0), lambda j, w: b.locals[j].loss(w)
+    return b.method.look(b.master).gap(
+        lambda j, w: b.locals[j].gradient(w, 0), lambda j, w: b.locals[j].loss(w)
     )
 
 

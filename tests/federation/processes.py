@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -34,10 +34,12 @@ def command(arguments: list[str], folder: str, log: str) -> None:
 class Command:
     """A process in `folder`; what it prints is in `folder`/NAME.log."""
 
-    def __init__(self, name: str, arguments: list[str], folder: Path) -> None:
+    def __init__(
+        self, name: str, arguments: list[str], folder: Path, run: Callable[..., None] = command
+    ) -> None:
         self.log = folder / f"{name}.log"
         given = (arguments, str(folder), str(self.log))
-        self.process: BaseProcess = CONTEXT.Process(target=command, args=given, daemon=True)
+        self.process: BaseProcess = CONTEXT.Process(target=run, args=given, daemon=True)
         self.process.start()
 
     def wait(self, seconds: float = 60.0) -> int:

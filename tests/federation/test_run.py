@@ -61,6 +61,12 @@ def data(name):
 VECTORS = ("--log", "vectors")  # a federation's reports cannot be computed again
 
 
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
 class Stage:
     """A folder with kits and FILE.py, and the processes in it."""
 
@@ -69,9 +75,7 @@ class Stage:
         self.processes: list[subprocess.Popen[str]] = []
         kits.init(folder / "kits", ["a", "b", "c"], ["localhost", "127.0.0.1"], 2)
         (folder / "file.py").write_text(FILE + NOISE)
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
+        self.port = free_port()
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         path = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])

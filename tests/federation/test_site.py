@@ -19,10 +19,10 @@ from aspire.cli import federation as cli
 from aspire.engines.grpc import site
 from aspire.engines.grpc.site import SHORT, Dialler
 from aspire.engines.serve import EVALUATE
-from aspire.types import Report, Task
+from aspire.types import Fast, Report, Task
 from tests.federation.parties import SHAPE
 
-METHOD: Any = SimpleNamespace(ahead=None)
+METHOD: Any = SimpleNamespace(fast=None)
 
 
 class Call:
@@ -83,7 +83,7 @@ def test_the_report_is_out_before_the_site_looks_ahead(
         kit: Any = SimpleNamespace(name="a")
         dialler = Dialler(kit, "", SHAPE, b"f", lambda _: None, give_up=1.0)
         dialler.loop, dialler.took = asyncio.get_running_loop(), took
-        method: Any = SimpleNamespace(ahead=ahead)
+        method: Any = SimpleNamespace(fast=Fast(ahead=ahead))
         for id in (0, 0, 1, -1):
             kind = "step" if id >= 0 else EVALUATE
             await dialler.answer(call, method, None, Task(0, id, kind))

@@ -158,7 +158,6 @@ def test_work_depends_on_its_arguments_alone(name: str) -> None:
 def test_many_tasks_are_the_single_ones(name: str) -> None:
     """Rows of several workers, the same worker twice, probes among them: each as if alone."""
     method = ROWS[name]()
-    assert method.work_many is not None
     board = board_of(method)
     items: list[Item] = []
     for _ in range(24):
@@ -167,7 +166,7 @@ def test_many_tasks_are_the_single_ones(name: str) -> None:
             for j, task in board.hands.items()
         ]
         board.turn(max(board.hands))
-    together = method.work_many([(snapshot(worker), *rest) for worker, *rest in items])
+    together = method.fast.many([(snapshot(worker), *rest) for worker, *rest in items])
     assert len({task.kind for _, task, _ in items}) > 1
     for (worker, task, local), (state, report) in zip(items, together, strict=True):
         expected, single = method.work(worker, task, local)
@@ -177,11 +176,10 @@ def test_many_tasks_are_the_single_ones(name: str) -> None:
         torch.testing.assert_close(state, expected)
 
 
-@pytest.mark.parametrize("name", [name for name in ROWS if ROWS[name]().ahead is not None])
+@pytest.mark.parametrize("name", [name for name in ROWS if ROWS[name]().fast.ahead])
 def test_what_was_foreseen_changes_no_byte(name: str) -> None:
     """One looks ahead after each report, its twin does not; then one that foresaw wrongly."""
     method = ROWS[name]()
-    assert method.ahead is not None
     plain, keen = board_of(method), board_of(method)
     steps, twins = history(plain, moving=True), history(keen, moving=True)
     for _ in range(30):
@@ -190,7 +188,7 @@ def test_what_was_foreseen_changes_no_byte(name: str) -> None:
         assert same(event, twin)
         j = twin.worker
         if isinstance(twin, Report):
-            keen.workers[j] = method.ahead(keen.workers[j], tasks[j], keen.locals[j])
+            keen.workers[j] = method.fast.ahead(keen.workers[j], tasks[j], keen.locals[j])
         plain.absorb(event)
         keen.absorb(twin)
     assert digest(plain.master) == digest(keen.master)
@@ -226,12 +224,12 @@ def test_the_model_is_like_the_start(name: str, kind: torch.dtype) -> None:
     start = problem.flat.start
     board = Board(method, problem.sites, start)
     for _ in history(board, moving=False, count=20):
-        w, weights = method.model(board.master), method.weights(board.master)
+        w, weights = method.model(board.master), method.look(board.master).weights
         assert (w.shape, w.dtype) == (start.shape, start.dtype)
         assert weights.shape == (SITES,)
         assert (weights >= 0).all()
         assert weights.sum() == pytest.approx(1.0, abs=1e-12)
-        assert method.planes(board.master) >= 0
+        assert method.look(board.master).planes >= 0
         board.absorb(_)
     master, _ = method.init(Facts(SITES, start.to(kind)), 0)
     assert method.model(master).dtype == kind
@@ -245,7 +243,7 @@ def test_weights_are_of_the_present(name: str) -> None:
     board = board_of(method)
     for event in history(board, moving=True, count=16):
         board.absorb(event)
-        weights = method.weights(board.master)
+        weights = method.look(board.master).weights
         assert weights.sum() == pytest.approx(1.0, abs=1e-12)
         if isinstance(event, Left):
             assert weights[event.worker] == 0.0

@@ -107,7 +107,7 @@ def test_what_a_site_says_of_its_costs_does_not_silence_the_others() -> None:
 
 
 def method_weights(board: Board) -> np.ndarray:
-    return np.asarray(board.method.weights(board.master))
+    return np.asarray(board.method.look(board.master).weights)
 
 
 @pytest.mark.parametrize("delay", [(1.0, 1.0, 7.0), (7.0, 1.0, 1.0)])
@@ -133,8 +133,7 @@ def test_half_of_the_sites_make_a_step_and_waiting_names_the_rest() -> None:
     bound = started(direct(loss_tasks=False, quorum=1, staleness=2), (0.0, 0.0), (1.0, 0.0))
     bound.absorb(bound.report(0))
     assert bound.absorb(bound.report(0)) == []  # site 1 is two steps behind
-    assert bound.method.waiting is not None
-    assert bound.method.waiting(bound.master) == [1]
+    assert bound.method.look(bound.master).waiting == [1]
     assert [info.workers for info in bound.absorb(bound.report(1))] == [(0, 1)]
 
 

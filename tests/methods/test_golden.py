@@ -73,7 +73,7 @@ def test_ind():
         play(board)
         w = sgd(1, w, 2, 0.1)[-1]
         close(board.master.w, w)
-    close(board.method.weights(board.master), [0.0, 1.0])
+    close(board.method.look(board.master).weights, [0.0, 1.0])
     assert board.infos[-1] == Stepped(2, (1,))
 
 
@@ -85,7 +85,7 @@ def test_fedavg(prior):
         play(board)
         w = sum(q[j] * sgd(j, w, 3, 0.1)[-1] for j in (0, 1))
         close(board.master.w, w)
-    close(board.method.weights(board.master), q)
+    close(board.method.look(board.master).weights, q)
     assert board.infos[-1] == Stepped(2, (0, 1))
 
 
@@ -108,7 +108,7 @@ def test_afl():
         slope = sum(lam[j] * grad(j, w) for j in (0, 1))
         w, lam = np.clip(w - 0.1 * slope, -1.4, 1.4), simplex(lam + 0.2 * losses(w))
         close(board.master.w, w)
-        close(board.method.weights(board.master), lam)
+        close(board.method.look(board.master).weights, lam)
 
 
 def test_drfa_prox():
@@ -126,7 +126,7 @@ def test_drfa_prox():
         v = losses(w_s)  # m = 3 of 2 workers: all of them, N/m = 1
         lam = simplex((lam + g * K * v + g * K * mu * q) / (1 + g * K * mu))
         close(board.master.w, w)
-        close(board.method.weights(board.master), lam)
+        close(board.method.look(board.master).weights, lam)
 
 
 def test_drfa_prox_with_one_draw():
@@ -145,7 +145,7 @@ def test_drfa_prox_with_one_draw():
         v[other] = 2.0 * loss(other, path[s - 1])
         w, lam = path[-1], simplex(lam + 0.05 * 2 * v)
         close(board.master.w, w)
-        close(board.method.weights(board.master), lam)
+        close(board.method.look(board.master).weights, lam)
         assert board.infos[-1] == Stepped(t, tuple(sorted({drawn, other})))
 
 
@@ -160,7 +160,7 @@ def test_q_ffl():
         bottom = sum(q * F[j] ** (q - 1) * (D[j] @ D[j]) + F[j] ** q / eta for j in (0, 1))
         w = w - top / bottom
         close(board.master.w, w)
-        close(board.method.weights(board.master), F**q / (F**q).sum())
+        close(board.method.look(board.master).weights, F**q / (F**q).sum())
 
 
 def test_q_ffl_with_q_zero_is_fedavg():
@@ -182,7 +182,7 @@ def test_gda():
         first = np.clip((middle[0] - middle[1] + 1.0) / 2.0, 0.4, 0.6)
         w, p = w - 0.1 * slope, np.array([first, 1.0 - first])
         close(board.master.w, w)
-        close(board.method.weights(board.master), p)
+        close(board.method.look(board.master).weights, p)
 
 
 def test_gda_on_the_simplex_is_afl():
@@ -205,7 +205,7 @@ def test_gdmax():
         p[worst] = 0.7
         w = w - 0.4 * sum(p[j] * grad(j, w) for j in (0, 1))
         close(board.master.w, w)
-        close(board.method.weights(board.master), p)
+        close(board.method.look(board.master).weights, p)
     assert seen == {0, 1}
 
 
@@ -260,7 +260,7 @@ def test_a_small_temperature_neither_overflows_nor_divides_by_zero():
             play(board)
         assert bool(torch.isfinite(board.master.w).all())
         assert board.master.u > 0
-        close(board.method.weights(board.master).sum(), 1.0)
+        close(board.method.look(board.master).weights.sum(), 1.0)
 
 
 @pytest.mark.parametrize("make", [cover, gcivr])
@@ -268,7 +268,7 @@ def test_a_site_without_prior_does_not_count(make):
     """f_2 is much the larger one, and exp((f_1 - f_2)/T) underflows."""
     board = begun(make(1e-3, 1e-4, prior=[1.0, 0.0]))
     play(board)
-    close(board.method.weights(board.master), [1.0, 0.0])
+    close(board.method.look(board.master).weights, [1.0, 0.0])
     close(board.master.w, W0 - 1e-4 * grad(0, W0))
 
 
@@ -337,7 +337,7 @@ def test_between_reports_the_last_known_loss_counts():
         slope = sum(lam[j] * grad(j, w) for j in (0, 1))
         w, lam = w - 0.1 * slope, simplex(lam + 0.2 * f)
         close(board.master.w, w)
-        close(board.method.weights(board.master), lam)
+        close(board.method.look(board.master).weights, lam)
 
 
 def test_between_reports_cover_moves_by_the_gradients():
@@ -374,5 +374,5 @@ def test_between_reports_drfa_prox_takes_the_last_known_losses():
         play(board)
         lam = simplex(lam + g * K * f)
         close(board.master.w, w)
-        close(board.method.weights(board.master), lam)
+        close(board.method.look(board.master).weights, lam)
     assert taken == total / 2 // 10 > 0

@@ -83,7 +83,7 @@ def test_negative_regrets_and_numbers_by_name() -> None:
     np.testing.assert_allclose(board.master.planes.F, [0.5 * (0.5 + (0.5 - 4.0))])
     for n in range(40):
         board.turn(sorted(board.hands)[n % len(board.hands)])
-    assert method.weights(board.master)[0] > 0.9
+    assert method.look(board.master).weights[0] > 0.9
     np.testing.assert_allclose(board.master.f, [0.0, 2.0], atol=0.01)  # losses stay losses, at 1
 
 
@@ -96,7 +96,7 @@ def test_a_false_reference_is_bounded_as_a_false_loss() -> None:
     board.absorb(replace(lie, scalars={**lie.scalars, "reference": -1e12}))
     board.turn(1, 2)
     assert board.master.reference[0] == -1e6 * 0.5
-    weights = board.method.weights(board.master)
+    weights = board.method.look(board.master).weights
     assert (weights <= board.master.upper + 1e-12).all()
 
 
@@ -239,7 +239,7 @@ def test_a_site_whose_loss_cannot_fall_keeps_no_weight() -> None:
     for n in range(60):
         board.turn(sorted(board.hands)[n % len(board.hands)])
     np.testing.assert_allclose(board.master.reference, [0.0, 50.0], atol=0.05)
-    assert board.method.weights(board.master)[1] == pytest.approx(0.5, abs=0.2)
+    assert board.method.look(board.master).weights[1] == pytest.approx(0.5, abs=0.2)
 
 
 # ---------------------------------------------------------------- what is refused

@@ -17,10 +17,12 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from click.testing import CliRunner
 
 pytest.importorskip("plotly", reason="needs aspire-ease[report]")
 pytest.importorskip("uvicorn", reason="needs aspire-ease[report]")
 from aspire.api import train
+from aspire.cli import main
 from aspire.pages.watch import watched
 from tests.browser import Tab
 from tests.helpers import linear
@@ -174,7 +176,6 @@ def test_damage_is_said_and_the_page_stays(tmp_path: Path) -> None:
 
 
 def test_it_needs_a_run(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "aspire", "watch", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=SLOW)
-    assert done.returncode == 2
-    assert "run.json" in done.stderr
+    done = CliRunner().invoke(main, ["watch", str(tmp_path)])
+    assert done.exit_code == 2
+    assert "run.json" in done.output

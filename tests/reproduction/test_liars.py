@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from aspire.methods.aspire_ease.direct import direct
-from aspire.types import Report, Task
+from aspire.types import Fast, Report, Task
 from reproduction.networks import data, influence, liars, pool, run, store
 from reproduction.networks.figures import Cells
 from reproduction.networks.liars import ATTACKS, LIARS, Liars
@@ -60,13 +60,13 @@ def four(monkeypatch: pytest.MonkeyPatch):
     """The reports of four sites, of which 0 and 1 lie."""
     from dataclasses import replace
 
-    method = replace(direct(), work_many=Four().work_many)
+    method = replace(direct(), fast=Fast(Four().work_many))
     together = Liars(liars.backwards, LIARS, honest=2)
     lying = liars.lying(method, together)
 
     def ask(kind: str, *workers: int) -> dict[int, Report]:
         tasks = [Task(j, 10 + j, kind) for j in workers]
-        found = lying.work_many([(None, task, None) for task in tasks])
+        found = lying.fast.many([(None, task, None) for task in tasks])
         return {report.worker: report for _, report in found}
 
     return ask

@@ -185,7 +185,7 @@ def test_a_task_for_an_old_process_is_asked_for_again():
     with pytest.raises(NoState, match="carries no w"):
         serve(job.method, local, None, bare)
     _, old = serve(job.method, local, worker, bare)
-    _, again = serve(job.method, local, None, job.method.whole(master, bare))
+    _, again = serve(job.method, local, None, job.method.look(master).whole(bare))
     assert digest(old) == digest(again)
 
 
@@ -226,8 +226,8 @@ def quiet_driver(method=None, path=None, **limits):
 def answer(job, driver, j):
     """What worker j, whoever it is, says to the task in its hands."""
     task = driver.state.hands[j]
-    if job.method.whole is not None:
-        task = job.method.whole(driver.state.master, task)
+    whole = driver.look().whole
+    task = task if whole is None else whole(task)
     return serve(job.method, job.problem.sites[j], None, task)[1]
 
 

@@ -3,15 +3,35 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-from aspire.api.job import Interrupted
+from aspire.api.job import Job
 from aspire.runs import files as rundir
+from aspire.runs.callbacks import Callbacks, RunFacts
 from aspire.runs.checkpoint import Saved
+from aspire.runs.errors import Interrupted
 from aspire.runs.folder import RunFolder
-from aspire.runs.tensorboard import Scalars
+from aspire.trackers.tensorboard import FOLDER, TensorBoard
+
+
+def callbacks_of(given: Iterable[Any], out: str | Path | None, *, tensorboard: bool) -> Callbacks:
+    """Those that were given, and TensorBoard's where it is wanted or the run already had it.
+
+    `out` is the run's folder, which need not be there yet.
+    """
+    if out is None and tensorboard:
+        raise ValueError("tensorboard=True: expected `out` with it, the folder that it goes to")
+    if out is not None and (tensorboard or (Path(out) / FOLDER).is_dir()):
+        given = [*given, TensorBoard(Path(out) / FOLDER)]
+    return Callbacks(given)
+
+
+def facts_of(job: Job, folder: RunFolder | None, iteration: int) -> RunFacts:
+    path = None if folder is None else folder.path
+    return RunFacts(job.problem.names, rundir.plain(job.settings), path, iteration)
 
 
 def interrupted(folder: RunFolder | None, t: int) -> Interrupted:
@@ -24,11 +44,11 @@ def interrupted(folder: RunFolder | None, t: int) -> Interrupted:
 
 @dataclass
 class Keeper:
-    """Writes to the run's folder; with no folder, nothing."""
+    """Writes to the run's folder, if it has one, and tells the callbacks."""
 
     folder: RunFolder | None
     seconds: float
-    scalars: Scalars | None = None
+    callbacks: Callbacks = field(default_factory=Callbacks)
     last: float = -1.0
     spent: float = 0.0  # seconds that the run had taken when it was stopped
     began: float = field(default_factory=time.perf_counter)
@@ -40,8 +60,7 @@ class Keeper:
     def add(self, line: dict[str, Any]) -> None:
         if self.folder is not None:
             self.folder.add_history(line)
-        if self.scalars is not None:
-            self.scalars.add(line)
+        self.callbacks.evaluated(line)
 
     def show(self, status: dict[str, Any]) -> None:
         if self.folder is not None:

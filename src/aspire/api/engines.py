@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import fields
 from functools import partial
@@ -15,31 +15,33 @@ import numpy as np
 from torch import nn
 
 from aspire.api import extending
-from aspire.api.checkpointer import Keeper, interrupted
+from aspire.api.checkpointer import Keeper, callbacks_of, facts_of, interrupted
 from aspire.api.job import Job
 from aspire.api.preparing import prepare
+from aspire.api.progress import Progress, progress_of
 from aspire.api.run import Run, outcome
 from aspire.arguments import is_number, real_number, shown, whole_number
 from aspire.engines.carrier import Carrier, Engine
 from aspire.engines.driver import Drive, Driver, begin
 from aspire.engines.serve import Crew
 from aspire.engines.status import Board, simulated
-from aspire.problem.problem import Site
-from aspire.problem.samples import named
+from aspire.problem.lazy import initialised
+from aspire.problem.problem import AUTO, Site, batch_size_of
+from aspire.problem.samples import has_train, named
 from aspire.runs import log as events
+from aspire.runs.callbacks import Callbacks
 from aspire.runs.checkpoint import Saved
 from aspire.runs.errors import Lost, Stopped
 from aspire.runs.evaluation import Evaluation, answered, scored
 from aspire.runs.folder import RunFolder
 from aspire.runs.selection import Watched
-from aspire.runs.tensorboard import scalars_of
 from aspire.types import Info, Method, Noted, Stepped
 
 logger = logging.getLogger("aspire")
 PATIENCE = 60.0
 LIMITS = ("patience", "min_sites", "deadline")
 # Options that a resumed run has from run.json.
-KEPT = ("log", *LIMITS, "checkpoint_seconds", "tensorboard")
+KEPT = ("log", *LIMITS, "checkpoint_seconds")
 
 
 def engine_settings(engine: Engine) -> dict[str, Any]:
@@ -86,8 +88,11 @@ def crew_and_job(
     """Workers that are handed a site of this process each, and the job without any data."""
     known = named(sites)
     names = tuple(str(name) for name in known)
-    job = prepare(model, dict.fromkeys(names), elsewhere=True, **{**arguments, "device": "cpu"})
     common = dict(arguments)  # one object for all, so that workers of one process travel with one
+    trains = [data["train"] if has_train(data) else data for data in known.values()]
+    common["batch_size"] = batch_size_of(common.get("batch_size", AUTO), trains)
+    model = initialised(model, known, common.get("seed", 0), common.get("collate_fn"))
+    job = prepare(model, dict.fromkeys(names), elsewhere=True, **{**common, "device": "cpu"})
     crew = [partial(member, model, names, str(name), data, common) for name, data in known.items()]
     return crew, job
 
@@ -106,23 +111,27 @@ def train_on(
     crew: Crew | None,
     *,
     out: str | Path | None = None,
-    log: str = "full",
+    log: str | None = None,
     source: Mapping[str, Any] | None = None,
     patience: float = PATIENCE,
     min_sites: int | None = None,
     deadline: float | None = None,
+    callbacks: Iterable[Any] = (),
+    tensorboard: bool = False,
     **options: Any,
 ) -> Run:
     """A new run; `options` are those of `drive`."""
     limits: dict[str, Any] = {"patience": patience, "min_sites": min_sites, "deadline": deadline}
     check_limits(len(job.problem.names), **limits)
+    log = "full" if log is None else log
     events.check_level(log)
     job.settings["log"] = log
+    told = callbacks_of(callbacks, out, tensorboard=tensorboard)
     run = uuid.uuid4().hex[:12]
     with nullcontext() if out is None else RunFolder.create(Path(out)) as folder:
         if folder is not None:
             about: dict[str, Any] = {"source": source, "engine": engine_settings(engine)}
-            about |= {"run": run, **limits}
+            about |= {"run": run, **limits, "tensorboard": tensorboard}
             about |= {name: options[name] for name in KEPT if name in options}
             folder.show(simulated(job.problem.names, {}) | {"clock": "wall"})
             folder.write_settings(job.settings | about)
@@ -132,10 +141,8 @@ def train_on(
             if folder is not None:
                 folder.forget_settings()
             raise
-        try:
-            return drive(job, carrier, folder=folder, log=log, **limits, **options)
-        finally:
-            carrier.close()
+        options |= {"callbacks": told, "folder": folder, "log": log, **limits}
+        return told.around(facts_of(job, folder, 0), partial(driven, job, carrier, **options))
 
 
 def resume_on(
@@ -145,6 +152,7 @@ def resume_on(
     folder: RunFolder,
     settings: Mapping[str, Any],
     limits: Mapping[str, Any],
+    callbacks: Iterable[Any] = (),
     **options: Any,
 ) -> Run:
     """Go on from the last checkpoint, to new `limits` if there are any; workers that are still
@@ -154,9 +162,17 @@ def resume_on(
     if limits:
         state = saved.state
         extending.check_more(job, limits, state.master.t, state.gradients, state.time)
+    told = callbacks_of(callbacks, folder.path, tensorboard=settings.get("tensorboard", False))
     carrier = engine.open(crew, job.problem.names, settings["run"])
+    options |= {"callbacks": told, "folder": folder, "saved": saved, "limits": limits}
+    facts = facts_of(job, folder, saved.state.master.t)
+    return told.around(facts, partial(driven, job, carrier, **options))
+
+
+def driven(job: Job, carrier: Carrier, **options: Any) -> Run:
+    """What `drive` gives; the carrier is closed then."""
     try:
-        return drive(job, carrier, folder=folder, saved=saved, limits=limits, **options)
+        return drive(job, carrier, **options)
     finally:
         carrier.close()
 
@@ -172,9 +188,9 @@ def drive(
     min_sites: int | None = None,
     deadline: float | None = None,
     checkpoint_seconds: float = 60.0,
-    progress: Callable[[int], None] | None = None,
+    callbacks: Callbacks | None = None,
+    progress: bool | Progress | None = None,
     stop: Callable[[], bool] = lambda: False,
-    tensorboard: bool = False,
     limits: Mapping[str, Any] | None = None,
 ) -> Run:
     """Run the job over a carrier, from a checkpoint if there is one, to its outcome.
@@ -200,15 +216,15 @@ def drive(
         min_sites=min_sites,
         deadline=deadline,
     )
-    scalars = scalars_of(folder, job.problem.names, wanted=tensorboard)
-    keeper = Keeper(folder, checkpoint_seconds, scalars)
+    keeper = Keeper(folder, checkpoint_seconds, callbacks or Callbacks())
     history = [] if saved is None else saved.history
     watched = Watched() if saved is None else saved.watched
-    course = Course(job, driver, keeper, history, progress, watched)
+    course = Course(job, driver, keeper, history, watched)
     try:
         course.board.show(driver, now=True)
         course.checkpoint(now=True)
-        driver.run(course.over, stop=stop, on_info=course.look, on_turn=course.turn)
+        with progress_of(progress, job.iterations) as course.progress:
+            driver.run(course.over, stop=stop, on_info=course.look, on_turn=course.turn)
         if not course.over(driver.state):
             course.checkpoint(now=True)
             course.board.show(driver, now=True)
@@ -234,14 +250,14 @@ class Course:
         driver: Driver,
         keeper: Keeper,
         history: list[dict[str, Any]],
-        progress: Callable[[int], None] | None,
         watched: Watched,
     ) -> None:
         self.job = job
         self.driver = driver
         self.keeper = keeper
         self.history = history
-        self.progress, self.board = progress, Board(keeper.folder)
+        self.progress: Progress | None = None
+        self.board = Board(keeper.folder)
         self.watched, self.stopping = watched, job.stopping()
         nobody = np.full(len(driver.names), np.nan)
         self.sizes = (nobody, nobody, nobody)
@@ -257,7 +273,8 @@ class Course:
     def stop_if_due(self) -> None:
         """Not before enough sites are here: until then `min_sites` and `patience` rule."""
         if self.driver.state.started and not self.over(self.driver.state):
-            self.stopping.look(self.watched, self.seconds())
+            asked = self.keeper.callbacks.stop
+            self.stopping.look(self.watched, self.seconds(), asked=asked)
 
     def look(self, info: Info) -> None:
         """After each step; an evaluation that is due while another is out is left out."""
@@ -274,15 +291,15 @@ class Course:
 
     def ask(self) -> None:
         state = self.driver.state
-        method = self.job.method
+        look = self.driver.look()
         line = {
             "t": state.master.t,
             "time": state.time,
             "gradients": int(state.gradients),
-            "weights": method.weights(state.master).tolist(),
-            "planes": method.planes(state.master),
+            "weights": look.weights.tolist(),
+            "planes": look.planes,
         }
-        self.driver.ask(method.model(state.master), line)
+        self.driver.ask(self.job.method.model(state.master), line)
 
     def turn(self) -> None:
         for asked in self.driver.answered():

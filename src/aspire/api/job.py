@@ -22,10 +22,6 @@ from aspire.types import Method
 SMALL = 1e8  # parameters times samples of one gradient
 
 
-class Interrupted(RuntimeError):
-    """The run was asked to stop between two events; its folder holds all that `resume` needs."""
-
-
 @dataclass(frozen=True)
 class Job:
     """A run that is ready to start: everything checked, nothing done."""

@@ -12,6 +12,7 @@ import torch
 from aspire.arguments import flag, function, near, real_number, shown
 from aspire.problem.failures import calling
 from aspire.problem.problem import Problem
+from aspire.runs.callbacks import check_callbacks
 from aspire.sets import UncertaintySet
 from aspire.simulator.delays import Absence, Delays, LogNormal, many
 from aspire.types import Method
@@ -32,6 +33,7 @@ def check_options(
     out: Any,
     log: Any,
     engine: Any,
+    callbacks: Any,
     progress: Any,
     stop: Any,
     checkpoint_seconds: Any,
@@ -50,8 +52,9 @@ def check_options(
             f"engine={shown(engine)}: expected an engine, such as Ray() of aspire.engines.ray, "
             "or None for the simulator"
         )
-    if progress is not None:
-        function("progress", progress)
+    check_callbacks(callbacks)
+    if not (progress is None or isinstance(progress, bool) or callable(progress)):
+        raise ValueError(f"progress={shown(progress)}: expected True, a function, or None")
     function("stop", stop)
     real_number("checkpoint_seconds", checkpoint_seconds, "a number of seconds", least=0.0)
     if source is not None and not isinstance(source, Mapping):

@@ -27,11 +27,13 @@ from aspire.core.preset_names import preset_of
 from aspire.core.schedules import Preset
 from aspire.methods.aspire_ease.forms import aspire, form_of
 from aspire.methods.aspire_ease.optimisers import Make, Schedule
-from aspire.problem.problem import Loss, Problem, build, is_linear
+from aspire.problem.problem import AUTO, Loss, Problem, build, is_linear
+from aspire.problem.samples import named
+from aspire.problem.sources import Collate
 from aspire.runs import files as rundir
 from aspire.sets import CDNorm, UncertaintySet
 from aspire.simulator.delays import Absence, Delays
-from aspire.types import Method
+from aspire.types import Method, RunFacts
 
 
 def prepare(
@@ -56,7 +58,8 @@ def prepare(
     buffers: str = "average",
     precision: str = "float32",
     execution: str = "auto",
-    batch_size: int | None = 64,
+    batch_size: int | str | None = AUTO,
+    collate_fn: Collate | None = None,
     preset: str | Preset | None = None,
     pull_bound: float | None = None,
     weight_decay: float = 0.0,
@@ -91,7 +94,10 @@ def prepare(
         preset=None if preset is None else preset_of(preset),
         local_steps=None if local_steps == 1 else local_steps,
     )
+    known = named(sites)
+    n = len(known)
     linear = is_linear(model) if isinstance(model, nn.Module) else True
+    run = RunFacts(linear, n, limits.iterations, limits.gradients)
     if method is None:
         form = form_of(form, of_method, linear=linear)
         if form == "direct" and weight_decay:
@@ -99,8 +105,9 @@ def prepare(
             weight_decay = 0.0
         method = aspire(uncertainty, form=form, **of_method)
     else:
-        method = given_method(method, of_method | only_given(form=form), linear)
+        check_alone(method, of_method | only_given(form=form))
         uncertainty = uncertainty or method.settings.get("uncertainty")
+    method = method if method.fit is None else method.fit(run)
     of_problem: dict[str, Any] = {
         "loss": loss,
         "batch_size": batch_size,
@@ -111,18 +118,18 @@ def prepare(
     }
     problem = build(
         model,
-        sites,
+        known,
         seed=seed,
         elsewhere=elsewhere,
         judged=method.judged,
         judged_on=method.judged_on,
+        collate_fn=collate_fn,
         execution=execution if method.any_execution or execution != "auto" else None,
         **of_problem,
     )
+    if not elsewhere:  # else some data is elsewhere, and has a say in it
+        of_problem["batch_size"] = problem.batch_size
     check_problem(problem, method, select)
-    n = len(problem.names)
-    if method.budgeted is not None:
-        method = method.budgeted(n, limits.iterations, limits.gradients)
     job = Job(
         problem=problem,
         method=method,
@@ -143,15 +150,14 @@ def prepare(
     return job
 
 
-def given_method(method: Any, others: Mapping[str, Any], linear: bool) -> Method:
-    """The method that was given, in the form for such a model; nobody takes `others` with it."""
+def check_alone(method: Any, others: Mapping[str, Any]) -> None:
+    """ValueError where this is no method, or arguments of one are given beside it."""
     check_method(method)
     for name in others:
         raise ValueError(
             f"method is given, so {name} belongs to it: expected {name} in aspire(...), or "
             "wherever the method comes from"
         )
-    return method if method.choose is None else method.choose(linear)
 
 
 def check_problem(problem: Problem, method: Method, select: Any) -> None:

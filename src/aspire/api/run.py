@@ -39,7 +39,7 @@ class Run:
     evaluated_on     what accuracies are on: 'test', 'train', 'mixed'; `parts` says it of each site
     worst_case_loss  of the training losses, over the uncertainty set
     ended_by         the argument that ended the run: 'iterations', 'gradients',
-                     'patience_evaluations' or 'max_seconds'
+                     'patience_evaluations', 'max_seconds' or 'callbacks'
     trend            'settled', 'still falling', 'rising', None: too few evaluations to say;
                      `converged` is True where it has settled. docs/guide.md has the rule
     iterations       master steps; worker_gradients, sample_passes: what they cost, probes included

@@ -13,6 +13,8 @@ ITERATIONS = "iterations"
 GRADIENTS = "gradients"
 PATIENCE = "patience_evaluations"
 SECONDS = "max_seconds"
+CALLBACKS = "callbacks"
+USUAL = 2000  # iterations where no limit is given
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,7 @@ def limits_of(
 ) -> Limits:
     """Those of a new run, checked; evaluate_every=None: 20 times in all."""
     if iterations is None and gradients is None:
-        raise ValueError("iterations is missing: expected a number of master steps")
+        iterations = USUAL
     if iterations is not None:
         iterations = whole_number(ITERATIONS, iterations)
     if gradients is not None:
@@ -71,12 +73,17 @@ class Stopping:
     max_seconds: float | None = None
     reason: str | None = None
 
-    def look(self, watched: Watched, seconds: float) -> bool:
-        """Whether the run ends here though it has not reached its limits."""
+    def look(self, watched: Watched, seconds: float, *, asked: bool = False) -> bool:
+        """Whether the run ends here though it has not reached its limits.
+
+        `asked`: a callback wants it to end.
+        """
         if self.reason is None and self._impatient(watched):
             self.reason = PATIENCE
         elif self.reason is None and self._late(seconds):
             self.reason = SECONDS
+        elif self.reason is None and asked:
+            self.reason = CALLBACKS
         return self.reason is not None
 
     def _impatient(self, watched: Watched) -> bool:

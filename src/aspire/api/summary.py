@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from aspire.api.converged import FALLING, FEWEST, RISING, SETTLED, figure
-from aspire.api.stopping import PATIENCE, SECONDS
+from aspire.api.stopping import CALLBACKS, PATIENCE, SECONDS
 from aspire.runs.selection import ACCURACY, LAST, LOSS
 
 if TYPE_CHECKING:
@@ -124,6 +124,8 @@ def stop_lines(run: Run) -> list[str]:
         return [f"stopped early: the worst site has not improved {since}"]
     if run.ended_by == SECONDS:
         return [f"stopped early: {limits[SECONDS]:g} seconds have passed ({SECONDS})"]
+    if run.ended_by == CALLBACKS:
+        return [f"stopped early: a callback asked for it ({CALLBACKS})"]
     return []
 
 

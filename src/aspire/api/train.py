@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +14,7 @@ import numpy as np
 from torch import nn
 
 from aspire.api import extending
-from aspire.api.checkpointer import Keeper, interrupted
+from aspire.api.checkpointer import Keeper, callbacks_of, facts_of, interrupted
 from aspire.api.engines import (
     PATIENCE,
     crew_and_job,
@@ -23,9 +23,10 @@ from aspire.api.engines import (
     resume_on,
     train_on,
 )
-from aspire.api.job import Interrupted, Job, few_threads, refuse_too_large
+from aspire.api.job import Job, few_threads, refuse_too_large
 from aspire.api.options import check_names, check_options
 from aspire.api.preparing import prepare
+from aspire.api.progress import Progress, progress_of
 from aspire.api.run import Run, outcome
 from aspire.engines.carrier import Engine
 from aspire.engines.serve import Crew, say_conversions
@@ -34,14 +35,15 @@ from aspire.problem.failures import told
 from aspire.runs import checkpoint
 from aspire.runs import files as rundir
 from aspire.runs import log as events
-from aspire.runs.errors import Stopped
+from aspire.runs.callbacks import check_callbacks
+from aspire.runs.errors import Interrupted, Stopped
 from aspire.runs.evaluation import scored
 from aspire.runs.folder import RunFolder, read_settings
 from aspire.runs.hashes import digest
 from aspire.runs.selection import Watched
-from aspire.runs.tensorboard import scalars_of
 from aspire.simulator import simulator
 from aspire.simulator.replay import replay_log
+from aspire.types import look_at
 
 logger = logging.getLogger("aspire")
 
@@ -53,7 +55,8 @@ def train(
     out: str | Path | None = None,
     log: str | None = None,
     stationarity: bool = False,
-    progress: Callable[[int], None] | None = None,
+    callbacks: Iterable[Any] = (),
+    progress: bool | Progress | None = None,
     stop: Callable[[], bool] = lambda: False,
     checkpoint_seconds: float = 60.0,
     tensorboard: bool = False,
@@ -68,11 +71,15 @@ def train(
 
     model           any torch.nn.Module; it is left as it is. The one that comes back is in its
                     modes: call eval() before it is used
-    sites           a list or a mapping name -> site; a site is (inputs, targets), a torch Dataset,
-                    or a mapping with 'train' and optionally 'val' and 'test'
-    loss            'cross_entropy', 'mse', or callable(output, target) -> mean
+    sites           a list or a mapping name -> site; a site is its samples, or a mapping with
+                    'train' and optionally 'val' and 'test'. Samples are (inputs, targets), a
+                    DataFrame with its target column, a Dataset, a DataLoader and more, see
+                    docs/guide.md
+    loss            'cross_entropy', 'mse', 'bce' on logits, or callable(output, target) -> mean
+    collate_fn      how a list of samples becomes a batch, such as one that pads them; None: torch's
     uncertainty     how far the adversary may shift weight; None: CDNorm(radius=1/N, budget=N)
-    iterations      master steps; gradients: worker gradients. The run ends with what is first
+    iterations      master steps; gradients: worker gradients. The run ends with what is first;
+                    with neither, after 2,000 steps
     method          None: aspire(...) with the arguments below
     form            'consensus', 'direct' or None: consensus for one linear layer, else direct
     quorum, staleness, local_steps      of both forms, see `aspire`
@@ -83,7 +90,8 @@ def train(
     precision       'float32', or 'bf16': sites compute under autocast
     execution       how gradients are computed: 'plain', 'channels_last', 'rows' or 'compiled', see
                     docs/performance.md. 'auto': in the direct form, the fastest that serves
-    batch_size      samples in a gradient; None: the whole site
+    batch_size      samples in a gradient; None: the whole site; 'auto': as the sites' DataLoaders
+                    have it, else 64
     weight_decay    direct form: of AdamW, decoupled; else adds weight_decay/2 |w|^2 to every loss
     delays          virtual time of a task; None: LogNormal(1, 0.4); absences: who is away when
     device, seed    the same seed gives the same bytes on the simulator
@@ -105,6 +113,10 @@ def train(
     stop            asked between events; True leaves a checkpoint in `out` and raises Interrupted,
                     which says how to continue
     checkpoint_seconds   how often a run with `out` is checkpointed
+    callbacks       objects that are told of the run while it goes on, such as trackers: see
+                    docs/trackers.md
+    progress        True: a bar on standard error; or a function that is called with the number of
+                    steps after each of them
     tensorboard     write the history to out/tensorboard as well
     engine          where the sites' work is done; None: the simulator. Ray(): processes
     patience        on an engine: a site that is silent for so many seconds is declared away
@@ -120,6 +132,7 @@ def train(
         out=out,
         log=log,
         engine=engine,
+        callbacks=callbacks,
         progress=progress,
         stop=stop,
         checkpoint_seconds=checkpoint_seconds,
@@ -140,6 +153,7 @@ def train(
             min_sites=min_sites,
             deadline=deadline,
             checkpoint_seconds=checkpoint_seconds,
+            callbacks=callbacks,
             progress=progress,
             stop=stop,
             tensorboard=tensorboard,
@@ -151,14 +165,14 @@ def train(
     simulation = job.begin()
     events.check_level(log)
     job.settings["log"] = log
+    told = callbacks_of(callbacks, out, tensorboard=tensorboard)
     with nullcontext() if out is None else RunFolder.create(Path(out)) as folder:
         if folder is not None:
             folder.show(simulated(job.problem.names, {}))
             kept = {"source": source, "checkpoint_seconds": checkpoint_seconds}
             folder.write_settings(job.settings | kept)
         simulation.log = events.EventLog(log) if folder is None else folder.log(log)
-        scalars = scalars_of(folder, job.problem.names, wanted=tensorboard)
-        keeper = Keeper(folder, checkpoint_seconds, scalars)
+        keeper = Keeper(folder, checkpoint_seconds, told)
         keeper.checkpoint(0, lambda: whole(simulation, [], keeper.elapsed()), now=True)
         return _finish(job, simulation, keeper, [], Watched(), stationarity, progress, stop)
 
@@ -180,7 +194,8 @@ def resume(
     job: Job,
     *,
     stationarity: bool = False,
-    progress: Callable[[int], None] | None = None,
+    callbacks: Iterable[Any] = (),
+    progress: bool | Progress | None = None,
     stop: Callable[[], bool] = lambda: False,
     checkpoint_seconds: float = 60.0,
     engine: Engine | None = None,
@@ -197,6 +212,7 @@ def resume(
     iterations goes on for 100 more with iterations=200.
     """
     path = Path(directory)
+    check_callbacks(callbacks)
     settings = read_settings(path)
     for name, value in rundir.plain(job.settings).items():
         if name != "versions" and settings.get(name) != value:
@@ -217,6 +233,7 @@ def resume(
                 settings,
                 limits,
                 checkpoint_seconds=checkpoint_seconds,
+                callbacks=callbacks,
                 progress=progress,
                 stop=stop,
             )
@@ -227,9 +244,9 @@ def resume(
             done = simulation.master.t, simulation.gradients, saved.seconds
             extending.check_more(job, limits, *done)
         simulation.log = folder.take_up(settings["log"], saved)
-        scalars = scalars_of(folder, job.problem.names, wanted=False)
+        told = callbacks_of(callbacks, path, tensorboard=False)
         seconds = settings.get("checkpoint_seconds", checkpoint_seconds)
-        keeper = Keeper(folder, seconds, scalars, spent=saved.seconds)
+        keeper = Keeper(folder, seconds, told, spent=saved.seconds)
         history = saved.history
         watched = saved.watched
         if limits:
@@ -320,7 +337,27 @@ def _finish(
     history: list[dict[str, Any]],
     watched: Watched,
     stationarity: bool,
-    progress: Callable[[int], None] | None,
+    progress: bool | Progress | None,
+    stop: Callable[[], bool],
+) -> Run:
+    """From where the simulation stands to the end, with the callbacks told of both."""
+
+    def train() -> Run:
+        with progress_of(progress, job.iterations) as shown:
+            return _to_the_end(job, simulation, keeper, history, watched, stationarity, shown, stop)
+
+    facts = facts_of(job, keeper.folder, simulation.master.t)
+    return keeper.callbacks.around(facts, train)
+
+
+def _to_the_end(
+    job: Job,
+    simulation: simulator.Simulation,
+    keeper: Keeper,
+    history: list[dict[str, Any]],
+    watched: Watched,
+    stationarity: bool,
+    progress: Progress | None,
     stop: Callable[[], bool],
 ) -> Run:
     """From where the simulation stands to the end, with everything that is written on the way."""
@@ -339,7 +376,7 @@ def _finish(
             progress(simulation.master.t)
         _evaluate_if_due(job, simulation, keeper, history, watched)
         if not over(simulation):
-            stopping.look(watched, keeper.elapsed())
+            stopping.look(watched, keeper.elapsed(), asked=keeper.callbacks.stop)
         keep(now=False)
 
     if simulation.master.t:  # it may have ended so, and was killed before it could say so
@@ -433,22 +470,23 @@ def evaluate(job: Job, simulation: simulator.Simulation) -> dict[str, Any]:
         first = job.problem.names[odd[0]]
         t = simulation.master.t
         raise Stopped(f"the loss of site {first!r} is not finite after {t} steps")
+    look = look_at(job.method, simulation.master, len(job.problem.names))
     return {
         "t": simulation.master.t,
         "time": simulation.time,
         "gradients": int(simulation.gradients),
         **scored(figures, job.uncertainty),
-        "weights": job.method.weights(simulation.master).tolist(),
-        "planes": job.method.planes(simulation.master),
+        "weights": look.weights.tolist(),
+        "planes": look.planes,
     }
 
 
 def _gap(job: Job, master: Any) -> float | None:
-    if job.method.gap is None or not master.constants:
-        return None  # without constants the probes are not done, and nothing is defined
     sites = job.problem.sites
-    return job.method.gap(
-        master,
+    gap = look_at(job.method, master, len(sites)).gap
+    if gap is None:
+        return None
+    return gap(
         lambda j, w: sites[j].full_gradient(w),
         lambda j, w: sites[j].full_loss(w),
     )

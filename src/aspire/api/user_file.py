@@ -3,6 +3,7 @@
     site(name)             loads one site; sites() then gives their names
     loss(), uncertainty()  arguments of `train`
     method()               how to train; --method counts more
+    collate_fn(items)      how samples become a batch, where they are no tensors of one shape
     optimizer(groups), schedule(optimizer)   where the method takes them; at the master alone
     reference()            likewise: numbers by site, a model or 'own-best'; --reference counts more
 
@@ -34,7 +35,7 @@ from aspire.engines.serve import Crew
 from aspire.methods import by_name
 from aspire.problem.conversion import is_array
 from aspire.problem.failures import Failed, calling, told, trace_of
-from aspire.problem.problem import Site
+from aspire.problem.problem import AUTO, Site
 from aspire.problem.samples import named, once
 from aspire.sets import UncertaintySet
 from aspire.types import Method
@@ -118,13 +119,20 @@ def parts_of(
     if missing:
         raise ValueError(f"{source.path}: sites() has no {missing[0]!r}: expected one of its names")
     arguments = {n: x for n, x in options.items() if n not in (*OF_METHODS, "method")}
-    arguments["batch_size"] = options["batch_size"] or None
+    size = options["batch_size"]
+    arguments["batch_size"] = AUTO if size is None else size or None
     if only is not None and not only:
         arguments["device"] = "cpu"  # the master's; the option is about the sites
     for name in ("uncertainty", "loss", "buffers"):
         if hasattr(module, name):
             arguments[name] = call(module, name)
+    arguments |= collate_of(module)
     return model, sites, arguments | method_arguments(module, options, arguments.get("uncertainty"))
+
+
+def collate_of(module: ModuleType) -> dict[str, Any]:
+    """How FILE.py makes batches of samples, if it says so."""
+    return {"collate_fn": module.collate_fn} if hasattr(module, "collate_fn") else {}
 
 
 # ---------------------------------------------------------------- how to train

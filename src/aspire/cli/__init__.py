@@ -7,7 +7,8 @@ import logging
 import click
 
 from aspire import __version__
-from aspire.cli.federation import federation_command, server_command, site_command
+from aspire.cli.certificates import federation_command
+from aspire.cli.federation import server_command, site_command
 from aspire.cli.report import report_command
 from aspire.cli.reproduction import WithReproduction
 from aspire.cli.run import replay_command, resume_command, train_command

@@ -1,4 +1,4 @@
-"""`aspire federation`, `aspire server`, `aspire site`."""
+"""`aspire server`, `aspire site`."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from aspire.api.summary import summary
 from aspire.api.user_file import (
     OF_METHODS,
     call,
+    collate_of,
     has_own_method,
     job_of,
     load,
@@ -28,17 +29,17 @@ from aspire.api.user_file import (
     sites_of,
     with_usual,
 )
-from aspire.cli.run import train_command
-from aspire.cli.shared import interruptible, progress_bar, stoppable
+from aspire.cli.run import start_from, train_command
+from aspire.cli.shared import interruptible, stoppable
 from aspire.engines.process import keep_memory
 from aspire.engines.serve import say_conversions
 from aspire.methods import by_name
 from aspire.methods.aspire_ease.forms import form_of
-from aspire.problem.problem import is_linear
+from aspire.problem.problem import BATCH, is_linear
 from aspire.problem.samples import once
 from aspire.problem.sites import Site
 from aspire.sets import Simplex
-from aspire.types import Method
+from aspire.types import Method, RunFacts
 
 # What `aspire server` takes as `aspire train` does.
 SHARED = (
@@ -54,60 +55,6 @@ ALONE = Simplex()  # a site knows of no other, so a method's set has no meaning 
 LATER = 10  # of 20 levels by which a process can let others go first
 
 
-@click.group("federation")
-def federation_command() -> None:
-    """Make keys and certificates for a server and its sites."""
-
-
-@federation_command.command("init")
-@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
-@click.option("--sites", required=True, help="Names of the sites: a,b,c")
-@click.option(
-    "--server",
-    "hosts",
-    default="localhost,127.0.0.1",
-    show_default=True,
-    help="Names or addresses under which sites reach the server.",
-)
-@click.option("--days", type=int, default=365, show_default=True, help="How long they are valid.")
-def init_command(folder: Path, sites: str, hosts: str, days: int) -> None:
-    """A CA, the server's kit and one kit per site, in the new folder DIR."""
-    from aspire.engines.grpc import kits
-
-    names = _split(sites)
-    addresses = _split(hosts)
-    kits.init(folder, names, addresses, days)
-    first = names[0]
-    click.echo(
-        f"Keys of the CA, the server and {len(names)} sites are in {folder}; nobody else may read "
-        f"them.\nGive each site its folder in {folder / 'sites'} by a safe way. Then run\n\n"
-        f"  on the server:  aspire server FILE.py --kit {folder / 'server'} "
-        "--listen 0.0.0.0:8443 --out RUN\n"
-        f"  at each site:   aspire site FILE.py --kit {_quoted(folder / 'sites' / first)} "
-        f"--connect {addresses[0]}:8443"
-    )
-
-
-@federation_command.command("add")
-@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
-@click.argument("name")
-@click.option("--days", type=int, default=365, show_default=True, help="How long it is valid.")
-def add_command(folder: Path, name: str, days: int) -> None:
-    """A kit for one more site, for the next run; its name goes on the list of sites."""
-    from aspire.engines.grpc import kits
-
-    kits.add(folder, name, days)
-    click.echo(f"The kit of {name} is in {folder / 'sites' / name}.")
-
-
-def _split(text: str) -> list[str]:
-    return [part.strip() for part in text.split(",")]
-
-
-def _quoted(path: Path) -> str:
-    return f"'{path}'" if " " in str(path) else str(path)
-
-
 # ---------------------------------------------------------------- the server
 
 
@@ -117,6 +64,11 @@ def _quoted(path: Path) -> str:
 @click.option("--listen", required=True, help="HOST:PORT; port 0: any free one.")
 @click.option(
     "--out", type=click.Path(path_type=Path), required=True, help="A new folder for the run."
+)
+@click.option(
+    "--start",
+    type=click.Path(path_type=Path),
+    help="The folder of a run that was stopped or has ended: begin with its model.",
 )
 @click.option(
     "--patience",
@@ -141,6 +93,7 @@ def server_command(
     kit: Path,
     listen: str,
     out: Path,
+    start: Path | None,
     patience: float,
     max_message: float | None,
     log: str,
@@ -172,7 +125,11 @@ def server_command(
     for name in ("pull_bound", "clip"):
         options[name] = options[name] or None
     options["device"] = "cpu"
+    if options["batch_size"] is None:
+        options["batch_size"] = BATCH
     job = job_of(source, options, only=[], names=names)
+    if start is not None:
+        start_from(job, start)
     engine = federation(
         job.problem.flat.start,
         job.settings,
@@ -185,7 +142,7 @@ def server_command(
     )
     about = {"file": source.path, "sha256": source.sha256, "options": options}
     click.echo(f"Listening on {listen} for {', '.join(names)}.", err=True)
-    with progress_bar(options["iterations"]) as progress, stoppable() as stop:
+    with stoppable() as stop:
         run = train_on(
             engine,
             job,
@@ -198,7 +155,7 @@ def server_command(
             deadline=deadline,
             checkpoint_seconds=checkpoint_seconds,
             tensorboard=tensorboard,
-            progress=progress,
+            progress=True,
             stop=stop,
         )
     click.echo(summary(run))
@@ -300,6 +257,7 @@ def site_command(
     from aspire.engines.grpc import kits
     from aspire.engines.grpc.messages import LONG, shape_of
     from aspire.engines.grpc.policy import check_model, check_rows, read_policy
+    from aspire.engines.grpc.proxies import accept_upper_case
     from aspire.engines.grpc.site import Dialler
     from aspire.problem.problem import Flat
 
@@ -325,6 +283,7 @@ def site_command(
         return method, site.keyed(key)
 
     sha256 = bytes.fromhex(source.sha256)
+    accept_upper_case()
     dialler = Dialler(mine, connect, shape, sha256, make, give_up=give_up, policy=policy)
     with interruptible(None):
         asyncio.run(dialler.run())
@@ -347,11 +306,11 @@ def first_look(module: ModuleType, name: str, data: Any, options: dict[str, Any]
 def settled(module: ModuleType) -> Method:
     """What method() makes, if sites can make the same: they do not know how long the run is."""
     method = own_method(module)
-    if method.budgeted is not None:
-        raise ValueError(
-            f"{module.__file__}: method() has reference='own-best': expected own_gradients with "
-            "it, since a site does not know how long the run is"
-        )
+    if method.fit is not None:
+        try:
+            method.fit(RunFacts(linear=False, sites=1))
+        except ValueError as error:
+            raise ValueError(f"{module.__file__}: method() has {error}") from None
     return method
 
 
@@ -396,5 +355,6 @@ def one_site(
     """The method, and this site with its data; nothing is known of the others."""
     if hasattr(module, "loss"):
         options = {**options, "loss": call(module, "loss")}
-    job = prepare(call(module, "model"), {name: data}, **options, **buffers_of(module))
+    own = buffers_of(module) | collate_of(module)
+    job = prepare(call(module, "model"), {name: data}, **options, **own)
     return job.method, job.problem.sites[0]

@@ -10,25 +10,28 @@ import click
 
 from aspire.api import prepare, replay, resume, train
 from aspire.api.engines import PATIENCE, refuse_what_is_simulated, train_on
-from aspire.api.extending import in_force
+from aspire.api.job import Job
+from aspire.api.stopping import USUAL
 from aspire.api.summary import summary
 from aspire.api.user_file import Source, crew_of, job_of, parts_of, read
 from aspire.cli.engines import engine_named
-from aspire.cli.shared import Sentence, progress_bar, stoppable
+from aspire.cli.shared import Sentence, stoppable
+from aspire.engines.driver import Drive
 from aspire.runs import files as rundir
-from aspire.runs.folder import read_settings
+from aspire.runs.folder import RunFolder, read_settings
+from aspire.runs.hashes import digest
 from aspire.simulator.replay import Differs
 
 
 @click.command("train")
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--iterations", type=int, default=2000, show_default=True, help="Master steps.")
+@click.option("--iterations", type=int, default=USUAL, show_default=True, help="Master steps.")
 @click.option("--method", help="NAME or 'NAME(key=value, ...)' of aspire.methods [aspire].")
 @click.option("--form", help="direct or consensus [consensus for one linear layer, else direct].")
 @click.option("--quorum", type=int, help="S: reports per step [consensus: 1, direct: half].")
 @click.option("--staleness", type=int, help="tau: no site falls further behind; 1: synchronous.")
 @click.option("--local-steps", type=int, help="K: steps per report [1].")
-@click.option("--batch-size", type=int, default=64, show_default=True, help="0: the whole site.")
+@click.option("--batch-size", type=int, help="0: the whole site [a DataLoader's own, else 64].")
 @click.option("--preset", help="auto, paper or theorem1 [auto]; consensus form.")
 @click.option("--learning-rate", type=float, help="Direct form: of AdamW [by tensor].")
 @click.option("--accumulate", type=int, help="Direct form: batches in one gradient [1].")
@@ -51,7 +54,7 @@ from aspire.simulator.replay import Differs
     show_default=True,
     help="How gradients are computed: auto, plain, channels_last, rows or compiled.",
 )
-@click.option("--log", default="full", show_default=True, help="full, digest, off or vectors.")
+@click.option("--log", help="full, digest, off or vectors [with --out full, else digest].")
 @click.option("--stationarity", is_flag=True, help="Compute the stationarity gap at the end.")
 @click.option("--out", type=click.Path(path_type=Path), help="A new folder for the run.")
 @click.option("--checkpoint-seconds", type=float, default=60.0, show_default=True)
@@ -79,7 +82,7 @@ from aspire.simulator.replay import Differs
 )
 def train_command(
     file: Path,
-    log: str,
+    log: str | None,
     stationarity: bool,
     out: Path | None,
     checkpoint_seconds: float,
@@ -106,8 +109,8 @@ def train_command(
     common |= {"checkpoint_seconds": checkpoint_seconds, "tensorboard": tensorboard}
     common |= {"patience": patience, "min_sites": min_sites, "deadline": deadline}
     engine = engine_named(where, {"address": address, "num_gpus": num_gpus, "actors": actors})
-    with progress_bar(options["iterations"]) as progress, stoppable() as stop:
-        common |= {"progress": progress, "stop": stop}
+    with stoppable() as stop:
+        common |= {"progress": True, "stop": stop}
         if engine is None:
             model, sites, arguments = parts_of(text, options)
             run = train(model, sites, stationarity=stationarity, **common, **arguments)
@@ -137,15 +140,15 @@ def resume_command(directory: Path, stationarity: bool, **limits: Any) -> None:
     about = settings.get("engine")
     engine = None if about is None else engine_named(about["name"], about["arguments"])
     job = job_of(text, options, None if engine is None else [], known_names(settings))
+    start_again(directory, job, settings)
     job.settings["log"] = settings["log"]
     crew = None if engine is None else crew_of(text, options, job.problem.names)
-    total = limits["iterations"] or in_force(job, settings).iterations
-    with progress_bar(total) as progress, stoppable() as stop:
+    with stoppable() as stop:
         run = resume(
             directory,
             job,
             stationarity=stationarity,
-            progress=progress,
+            progress=True,
             stop=stop,
             engine=engine,
             crew=crew,
@@ -161,6 +164,7 @@ def replay_command(directory: Path) -> None:
     text, options, settings = recorded(directory)
     only: list[str] | None = [] if settings["log"] == "vectors" else None
     job = job_of(text, options, only, known_names(settings))
+    start_again(directory, job, settings)
     try:
         events, state = replay(directory, job)
     except Differs as difference:
@@ -205,3 +209,38 @@ def known_names(settings: dict[str, Any]) -> list[str] | None:
     """The sites of a federation are written down; those of other runs their file knows."""
     engine = settings.get("engine") or {}
     return settings["sites"] if engine.get("name") == "federation" else None
+
+
+# ---------------------------------------------------------------- from another run's model
+
+
+def start_from(job: Job, run: Path) -> None:
+    """Let the job, which nobody else knows yet, begin with the model that a federation came to."""
+    text, options, settings = recorded(run)
+    names = known_names(settings)
+    if names is None:
+        raise ValueError(f"start={str(run)!r}: expected the folder of a run of aspire server")
+    before = job_of(text, options, [], names)
+    with RunFolder.open(run, extend=True) as folder:
+        saved = folder.newest(settings["log"], before.expected(Drive))
+    model = before.method.model(saved.state.master)
+    start = job.problem.flat.start
+    if model.shape != start.shape:
+        raise ValueError(
+            f"start={str(run)!r} has a model of {len(model)} numbers: expected {len(start)}"
+        )
+    start.copy_(model)
+    job.settings["start"] = {"run": str(run.resolve()), "model": digest(start)}
+
+
+def start_again(directory: Path, job: Job, settings: dict[str, Any]) -> None:
+    """As the run in `directory` did."""
+    start = settings.get("start")
+    if start is None:
+        return
+    start_from(job, Path(start["run"]))
+    if job.settings["start"] != start:
+        raise ValueError(
+            f"{start['run']} has gone on since the run in {directory} began with its model: "
+            "expected it as it was"
+        )

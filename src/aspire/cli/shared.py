@@ -1,9 +1,8 @@
-"""What every command shares: one sentence on bad input, a progress bar, a clean interrupt."""
+"""What every command shares: one sentence on bad input, a clean interrupt."""
 
 from __future__ import annotations
 
 import signal
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -41,21 +40,6 @@ class Group(click.Group):
 
 class Sentence(click.ClickException):
     exit_code = 2
-
-
-@contextmanager
-def progress_bar(total: float) -> Iterator[Callable[[int], None]]:
-    """A bar on a terminal, a quiet line every tenth otherwise; both on standard error."""
-    if sys.stderr.isatty():
-        with click.progressbar(length=int(total), file=sys.stderr) as bar:
-            yield lambda t: bar.update(t - bar.pos) if t % 20 == 0 or t == total else None
-        return
-
-    def line(t: int) -> None:
-        if t % max(1, total // 10) == 0:
-            click.echo(f"{t} of {total}", err=True)
-
-    yield line
 
 
 @contextmanager

@@ -97,7 +97,7 @@ def lam_step(lam: Array, F: Array, h: float, *, c1: float, rate: float, limit: f
 
 
 def lam_simplex_step(lam: Array, F: Array, *, c1: float, rate: float) -> tuple[Array, float]:
-    """(13)-(14) with h minimised out: lam <- project_simplex(lam + rho1 (P f - c1_t lam)).
+    """(13)-(14)  with h minimised out: lam <- project_simplex(lam + rho1 (P f - c1_t lam)).
 
     Minimising L~ over a free h keeps lam on the simplex; h is the threshold divided by rho1.
     """

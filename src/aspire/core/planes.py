@@ -66,7 +66,7 @@ def ease(
     simplex: bool,
     tolerance: float,
 ) -> Planes:
-    """(18)-(20): add the worst case where it cuts, drop the planes that stayed inactive.
+    """(18)-(20)  Add the worst case where it cuts, drop the planes that stayed inactive.
 
     (18) feasible while p . f <= max_l p_l . f, with F computed afresh;
     (19) else A <- A + {p} with lam = 0;

@@ -85,7 +85,7 @@ def implied(
     rate: Tensor,
     weight: Tensor,
 ) -> Tensor:
-    """(11) solved for the gradient: ((w - w_new)/(K a_w) - kappa (w - z) + phi_j) / pi_j.
+    """grad f_j, for which (11) is solved: ((w - w_new)/(K a_w) - kappa (w - z) + phi_j) / pi_j.
 
     Exact for one step and the z of the task; the z of now stands for it. Rows are workers, `rate`
     is K a_w and `weight` pi_j.

@@ -47,5 +47,5 @@ def dual_blocks(
 
 
 def total(squares: list[float]) -> float:
-    """|grad G^t| from its squared blocks."""
+    """(21)  |grad G^t| from its squared blocks."""
     return math.sqrt(math.fsum(squares))

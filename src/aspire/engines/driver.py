@@ -47,6 +47,7 @@ from aspire.types import (
     Info,
     Joined,
     Left,
+    Look,
     Method,
     Refused,
     Report,
@@ -54,6 +55,7 @@ from aspire.types import (
     Stepped,
     Task,
     Worker,
+    look_at,
 )
 
 logger = logging.getLogger("aspire")
@@ -175,9 +177,9 @@ class Driver:
     def send_again(self, workers: Iterable[int]) -> None:
         """What these workers hold, whole: they may be new processes."""
         tasks = [self.state.hands[j] for j in workers if j in self.state.hands]
-        whole = self.method.whole
+        whole = self.look().whole
         if whole is not None:
-            tasks = [whole(self.state.master, task) for task in tasks]
+            tasks = [whole(task) for task in tasks]
         self._send(tasks)
         self._ask_again(workers)
 
@@ -343,10 +345,13 @@ class Driver:
             f"patience, or lower min_sites{reasons}"
         )
 
+    def look(self) -> Look:
+        """What the method says of its master as it is now."""
+        return look_at(self.method, self.state.master, len(self.names))
+
     def waiting(self) -> list[int]:
         """The workers with a task without whose reports the next step cannot be taken."""
-        find = self.method.waiting
-        return [] if find is None else [j for j in find(self.state.master) if j in self.state.hands]
+        return [j for j in self.look().waiting if j in self.state.hands]
 
     def _usual_time(self, j: int) -> float:
         """The median of the others' last times; infinite while none is known."""

@@ -55,9 +55,10 @@ def serve(method: Method, local: Site, worker: Any, task: Task) -> tuple[Any, Re
 
 def look_ahead(method: Method, local: Site, worker: Any, task: Task) -> Any:
     """Begin on the task after this one, whose report is out; the worker as it is then."""
-    if method.ahead is None or task.kind == EVALUATE:
+    ahead = None if method.fast is None else method.fast.ahead
+    if ahead is None or task.kind == EVALUATE:
         return worker
-    return method.ahead(worker, task, local)
+    return ahead(worker, task, local)
 
 
 def evaluation(local: Site, task: Task) -> Report:

@@ -38,7 +38,7 @@ def status(driver: Driver, rate: float) -> dict[str, Any]:
     """The numbers of the run and a row per site."""
     state = driver.state
     now = driver.clock()
-    weights = driver.method.weights(state.master)
+    look = driver.look()
     losses = [-np.inf if loss is None else loss for loss in state.losses]
     worst = int(np.argmax(losses))
     t = state.master.t
@@ -48,7 +48,7 @@ def status(driver: Driver, rate: float) -> dict[str, Any]:
         "time": state.time,
         "clock": "wall",
         "reports_per_second": rate,
-        "planes": driver.method.planes(state.master),
+        "planes": look.planes,
         "worst_site": None if state.losses[worst] is None else driver.names[worst],
         "gradients": int(state.gradients),
         "waiting_for": [driver.names[j] for j in driver.waiting()],
@@ -57,7 +57,7 @@ def status(driver: Driver, rate: float) -> dict[str, Any]:
                 "name": name,
                 "alive": away[j] is None,
                 "away": away[j],
-                "weight": float(weights[j]),
+                "weight": float(look.weights[j]),
                 "loss": state.losses[j],
                 "staleness": t - 1 - state.last[j],
                 "reports": state.reports[j],

@@ -144,6 +144,21 @@ def column(x: Tensor, dtype: torch.dtype) -> Tensor:
     return x.squeeze(1) if x.dtype == torch.int64 and x.shape[1:] == (1,) else x
 
 
+def upright(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """A vector of targets as a column, (n,) as (n, 1), for a model with one output."""
+    x = number(x, dtype)
+    return x.unsqueeze(1) if x.ndim == 1 else x
+
+
+def flat(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """The other way round."""
+    x = number(x, dtype)
+    return x.squeeze(1) if x.shape[1:] == (1,) else x
+
+
+RESHAPED = (upright, flat)  # only where the targets then have the shape of the outputs
+
+
 @dataclass(frozen=True)
 class Fit:
     """How samples become what the model and the loss take."""
@@ -163,7 +178,7 @@ def fits(dtype: torch.dtype) -> Iterator[Fit]:
     """As they are; then with as little change as may be needed."""
     yield Fit(dtype=dtype)
     for inputs in (real, number):
-        for targets in (real, label, column, number):
+        for targets in (real, label, column, number, *RESHAPED):
             yield Fit(inputs, targets, dtype)
 
 
@@ -198,8 +213,10 @@ def changes(what: str, before: Any, after: Any) -> list[str]:
     for old, new in zip(tensors(before), tensors(after), strict=True):
         if old.dtype != new.dtype:
             said.append(f"{what} from {_name(old.dtype)} to {_name(new.dtype)}")
-        if old.ndim != new.ndim:
+        if old.ndim > new.ndim:
             said.append(f"{what} from a column to a vector")
+        if old.ndim < new.ndim:
+            said.append(f"{what} from a vector to a column")
     return said
 
 

@@ -7,6 +7,7 @@ does the same for one thread alone, and takes several times as long to get there
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from typing import Any
 
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.utils.rnn import PackedSequence
 
 from aspire.problem.failures import calling
 
@@ -37,7 +39,7 @@ class Copy:
             for table, leaf, number, _ in self.buffers:
                 table[leaf] = buffers[number]
             with calling("the model"):
-                return self.module(inputs)
+                return called(self.module, inputs)
         finally:
             for table, leaf, number, own in self.buffers:
                 buffers[number] = table[leaf]
@@ -78,6 +80,27 @@ class Copies:
 
     def _copy(self, module: nn.Module) -> Copy:
         return Copy(module, seats(module, self.parameters), seats(module, self.buffers))
+
+
+def called(module: nn.Module, inputs: Any) -> Any:
+    """What it gives for a mapping of inputs by their names, and for several in their order.
+
+    A forward() that does not take them so is handed the whole.
+    """
+    if isinstance(inputs, Mapping) and _takes(module, **inputs):
+        return module(**inputs)
+    several = isinstance(inputs, tuple | list) and not isinstance(inputs, PackedSequence)
+    if several and _takes(module, *inputs):
+        return module(*inputs)
+    return module(inputs)
+
+
+def _takes(module: nn.Module, *given: Any, **named: Any) -> bool:
+    try:
+        inspect.signature(module.forward).bind(*given, **named)
+    except TypeError:
+        return False
+    return True
 
 
 def twin(module: nn.Module) -> nn.Module:

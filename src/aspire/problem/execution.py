@@ -25,7 +25,8 @@ from aspire.arguments import one_of
 from aspire.problem import graphs as replayed
 from aspire.problem.graphs import REPLAYED
 from aspire.problem.objective import Objective
-from aspire.problem.samples import Samples, seeded
+from aspire.problem.samples import Samples
+from aspire.problem.seeds import seeded
 
 NAMES = ("plain", "channels_last", "rows", "compiled", "vmap", "graph")
 FEW = 8  # samples that are tried

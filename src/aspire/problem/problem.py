@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -10,12 +10,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from aspire.arguments import near, one_of, real_number, shown, whole_number
+from aspire.arguments import function, near, one_of, real_number, shown, whole_number
 from aspire.problem import batches
 from aspire.problem.execution import decide
+from aspire.problem.lazy import initialised
 from aspire.problem.objective import LOSSES, Flat, Loss, Objective, is_linear
 from aspire.problem.samples import Samples, named, parts_of
 from aspire.problem.sites import Pool, Site, pooled, pooled_scores
+from aspire.problem.sources import Collate
 from aspire.problem.trial import Moves, Trial
 from aspire.problem.values import check_values
 from aspire.types import Array, Facts
@@ -33,6 +35,8 @@ __all__ = [
     "is_linear",
 ]
 LARGEST_BATCH = 2**31 - 1
+AUTO = "auto"  # the batch size of a site's DataLoader, and else
+BATCH = 64
 MANY = 1000  # sites: from so many on they are scored together
 
 
@@ -117,7 +121,7 @@ def build(
     sites: Mapping[str, Any] | Sequence[Any],
     *,
     loss: str | Loss = "cross_entropy",
-    batch_size: int | None = 64,
+    batch_size: int | str | None = AUTO,
     weight_decay: float = 0.0,
     device: str = "cpu",
     seed: int = 0,
@@ -127,6 +131,7 @@ def build(
     judged: int = 8192,
     judged_on: str = "train",
     execution: str | None = None,
+    collate_fn: Collate | None = None,
 ) -> Problem:
     """Check the model against the sites and put both together.
 
@@ -135,11 +140,14 @@ def build(
     `judged_on` is the part that it is of, 'train' or 'val'.
     `execution` is 'auto' or one of `execution.NAMES`; None: as `Objective` says.
     """
+    if collate_fn is not None:
+        function("collate_fn", collate_fn)
     given: dict[str, Any] = {"loss": loss, "batch_size": batch_size, "weight_decay": weight_decay}
     given |= {"device": device, "seed": seed, "buffers": buffers, "precision": precision}
     given |= {"judged": judged, "judged_on": judged_on}
-    given |= {"execution": execution}
+    given |= {"execution": execution, "collate_fn": collate_fn}
     known = named(sites)
+    model = initialised(model, known, seed, collate_fn)
     try:
         return _built(model, known, elsewhere=elsewhere, changing=(), **given)
     except Moves as found:  # known by their names only now
@@ -153,7 +161,7 @@ def _built(
     known: Mapping[Any, Any],
     *,
     loss: str | Loss,
-    batch_size: int | None,
+    batch_size: int | str | None,
     weight_decay: float,
     device: str,
     seed: int,
@@ -163,9 +171,10 @@ def _built(
     judged: int,
     judged_on: str,
     execution: str | None,
+    collate_fn: Collate | None,
     changing: Sequence[str],
 ) -> Problem:
-    if batch_size is not None:
+    if batch_size is not None and batch_size != AUTO:
         batch_size = whole_number("batch_size", batch_size, most=LARGEST_BATCH)
     weight_decay = real_number("weight_decay", weight_decay, "a number of at least 0", least=0.0)
     one_of("buffers", buffers, ("average", "site"))
@@ -173,10 +182,11 @@ def _built(
     flat = Flat(model, device, buffers=buffers, changing=changing)
     objective = Objective(flat, _loss(loss), weight_decay, precision)
     parts = {
-        (number, name): parts_of(data, device, f"site {shown(name)}")
+        (number, name): parts_of(data, device, f"site {shown(name)}", collate_fn)
         for number, (name, data) in enumerate(known.items())
         if not (elsewhere and data is None)
     }
+    batch_size = batch_size_of(batch_size, [train for train, _, _ in parts.values()])
     trial = Trial(objective)
     for (number, _), several in parts.items():
         for part in several:
@@ -214,6 +224,19 @@ def _built(
         )
     names = tuple(str(name) for name in known)
     return Problem(flat, names, tuple(made), batch_size, objective.execution)
+
+
+def batch_size_of(given: int | str | None, parts: Iterable[Any]) -> int | None:
+    """What was given; with 'auto' that of the parts that have one, such as a DataLoader."""
+    if given != AUTO:
+        return cast("int | None", given)
+    own = {getattr(part, "batch_size", None) for part in parts} - {None}
+    if len(own) > 1:
+        raise ValueError(
+            f"the sites' DataLoaders have batch sizes of {shown(sorted(own))[1:-1]}: expected one "
+            "for all, or batch_size= beside them"
+        )
+    return own.pop() if own else BATCH
 
 
 def fixed_sample(part: Samples | None, seed: int, number: int, most: int) -> Tensor | None:

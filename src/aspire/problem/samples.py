@@ -1,28 +1,26 @@
-"""The samples of a site: a pair of tensors or a Dataset, made of whatever a user has."""
+"""The samples of a site: tensors or items, made of whatever a user has (`sources`)."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
+from torch.utils.data import DataLoader, Dataset
 
 from aspire.arguments import kind, near, shown
-from aspire.problem.conversion import Fit, dense, each, first_line, is_array, tensor_of
+from aspire.problem.ahead import Ahead, Asked, read
+from aspire.problem.conversion import Fit, dense, each, is_array
 from aspire.problem.failures import calling
+from aspire.problem.sources import TARGETS, Collate, Held, Items, source_of
 
 CHUNK = 4096  # samples in one forward pass of an evaluation
 LONGEST = 200  # letters of a site's name
 PARTS = ("train", "val", "test")
-EXPECTED = (
-    "expected (inputs, targets), a map-style torch Dataset, or a mapping with 'train' and "
-    "optionally 'val' and 'test'"
-)
 
 
 # ---------------------------------------------------------------- the sites and their parts
@@ -62,10 +60,13 @@ def once(names: Iterable[str], what: str) -> None:
         seen.add(name)
 
 
-def parts_of(data: Any, device: str, where: str) -> tuple[Samples, Samples | None, Samples | None]:
+def parts_of(
+    data: Any, device: str, where: str, collate: Collate | None = None
+) -> tuple[Samples, Samples | None, Samples | None]:
     """The training part of a site, its test part and its validation part, if it has them."""
-    if not isinstance(data, Mapping):
-        return Samples(data, device, where), None, None
+    of_columns = isinstance(data, Mapping) and any(name in data for name in TARGETS)
+    if not isinstance(data, Mapping) or (of_columns and not has_train(data)):
+        return Samples(data, device, where, collate), None, None
     extra = [name for name in data if name not in PARTS]
     if extra or "train" not in data:
         hint = near(extra[0], PARTS) if extra else ""
@@ -73,75 +74,44 @@ def parts_of(data: Any, device: str, where: str) -> tuple[Samples, Samples | Non
             f"{where} has the parts {shown(list(data))}: expected 'train' and optionally "
             f"'val' and 'test'{hint}"
         )
-    test, val = (
-        None if data.get(name) is None else Samples(data[name], device, f"{where} ({name})")
-        for name in ("test", "val")
-    )
-    return Samples(data["train"], device, f"{where} (train)"), test, val
+    made = {
+        name: Samples(part, device, f"{where} ({name})", collate)
+        for name, part in data.items()
+        if part is not None or name == "train"
+    }
+    return made["train"], made.get("test"), made.get("val")
+
+
+def has_train(data: Any) -> bool:
+    """Whether the data of a site is in parts."""
+    return isinstance(data, Mapping) and "train" in data
 
 
 class Samples:
-    """One part of a site: a pair of tensors, or a map-style Dataset of (input, target)."""
+    """One part of a site: a pair of tensors, several tensors in a structure, or items."""
 
-    def __init__(self, part: Any, device: str, where: str) -> None:
+    def __init__(self, part: Any, device: str, where: str, collate: Collate | None = None) -> None:
         self.device = device
         self.where = where
         self.pair: tuple[Tensor, Tensor] | None = None
-        self.columns: list[str] | None = None  # names, where the inputs came with some
-        self.notes: tuple[str, ...] = ()  # how they were converted
         self.classes: int | None = None  # that the model scores, where the targets are such
         self.fit = Fit()
-        if isinstance(part, tuple | list):
-            self.pair = self._pair(part)
-            self.size = len(self.pair[0])
-        else:
-            self.dataset, self.size = part, self._length(part)
+        source = source_of(part, where, collate)
+        self.source: Held | Items | None = source  # None: the pair is all there is
+        self.ahead: Ahead | None = None  # batches that worker processes read
+        self.size = source.size
+        self.batch_size = source.batch_size  # that of a DataLoader; None: it came in none
+        self.columns: list[str] | None = None  # names, where the inputs came with some
+        self.notes: tuple[str, ...] = ()  # how they were converted
+        if isinstance(source, Held):
+            self.columns = source.columns
+            self.notes = source.notes
+            inputs, targets = (each(self._here, x) for x in (source.inputs, source.targets))
+            plain = isinstance(inputs, Tensor)
+            self.pair = (inputs, targets) if plain else None
+            self.source = None if plain else replace(source, inputs=inputs, targets=targets)
         if self.size == 0:
             raise ValueError(f"{where} is empty: expected at least one sample")
-
-    def _pair(self, part: Any) -> tuple[Tensor, Tensor]:
-        if len(part) != 2:
-            raise ValueError(f"{self.where} is a {type(part).__name__} of {len(part)}: {EXPECTED}")
-        if any(isinstance(x, Dataset) for x in part):
-            raise ValueError(
-                f"{self.where} is a pair with a Dataset in it: expected one Dataset, or "
-                "{'train': ..., 'test': ...}"
-            )
-        if isinstance(part[0], str):
-            raise ValueError(
-                f"{self.where} begins with {shown(part[0])}: {EXPECTED}; sites with names are a "
-                "mapping, {name: site}"
-            )
-        inputs, targets = (
-            tensor_of(x, f"{self.where}: {what}").to(self.device)
-            for x, what in zip(part, ("inputs", "targets"), strict=True)
-        )
-        if len(inputs) != len(targets):
-            raise ValueError(
-                f"{self.where} has {len(inputs)} inputs and {len(targets)} targets: "
-                "expected as many of one as of the other"
-            )
-        if hasattr(part[0], "columns"):
-            self.columns = [str(name) for name in part[0].columns]
-        self.notes = tuple(
-            f"{what} from a {type(x).__name__} to a tensor"
-            for x, what in zip(part, ("inputs", "targets"), strict=True)
-            if hasattr(x, "to_numpy")
-        )
-        return inputs, targets
-
-    def _length(self, part: Any) -> int:
-        if isinstance(part, DataLoader):
-            raise ValueError(f"{self.where} is a DataLoader: expected its dataset, loader.dataset")
-        if not isinstance(part, Dataset):
-            raise ValueError(f"{self.where} is {kind(part)}: {EXPECTED}")
-        if isinstance(part, IterableDataset) or not hasattr(part, "__len__"):
-            raise ValueError(
-                f"{self.where} is {kind(part)} without a length: expected a map-style Dataset, "
-                "with __len__ and __getitem__"
-            )
-        with calling(f"{self.where}: len() of the Dataset"):
-            return len(part)
 
     def only(self, index: Tensor) -> Self:
         """These samples alone; of tensors, gathered once."""
@@ -161,26 +131,23 @@ class Samples:
     def take(self, index: Tensor) -> tuple[Any, Any]:
         if self.pair is not None:
             return self.pair[0][index], self.pair[1][index]
-        with calling(f"{self.where}: __getitem__ of the Dataset"):
-            items = [self.dataset[i] for i in index.tolist()]
-        return self.fit(*self._collated(items))
+        assert self.source is not None
+        return self._fitted(self.source.take(index))
 
-    def _collated(self, items: list[Any]) -> tuple[Any, Any]:
-        for item in items:
-            if not isinstance(item, tuple | list) or len(item) != 2:
-                many = f" of {len(item)}" if isinstance(item, tuple | list) else ""
-                raise ValueError(
-                    f"{self.where}: the Dataset gives {kind(item)}{many}: expected a pair "
-                    "(input, target)"
-                )
-        try:
-            inputs, targets = default_collate(items)
-        except (RuntimeError, TypeError, ValueError, KeyError, IndexError) as error:
-            raise ValueError(
-                f"{self.where}: the items of the Dataset do not go into one batch ("
-                f"{first_line(error)}): expected pairs of numbers or tensors, all of one shape"
-            ) from error
-        return each(self._here, inputs), each(self._here, targets)
+    def _fitted(self, found: tuple[Any, Any]) -> tuple[Any, Any]:
+        return self.fit(*(each(self._here, x) for x in found))
+
+    @property
+    def workers(self) -> bool:
+        """Whether processes read its items."""
+        return isinstance(self.source, Items) and bool(self.source.workers)
+
+    def batch(self, draw: int, asked: Callable[[int], Asked]) -> tuple[Any, Any]:
+        """Mini-batch number `draw`, while those after it are read."""
+        assert isinstance(self.source, Items)
+        if self.ahead is None or not self.ahead.has(draw):
+            self.ahead = Ahead(self.source, asked, draw)
+        return self._fitted(self.ahead.take(draw))
 
     def _here(self, x: Tensor) -> Tensor:
         return dense(x, f"{self.where}: items of the Dataset").to(self.device)
@@ -196,18 +163,16 @@ class Samples:
             pieces = zip(self.pair[0].split(piece), self.pair[1].split(piece), strict=True)
             yield from ((inputs, targets, len(targets)) for inputs, targets in pieces)
             return
-        for some in (torch.arange(self.size) if index is None else index).split(piece):
+        source = self.source
+        if isinstance(source, Items):
+            piece = min(piece, source.most)
+        pieces = (torch.arange(self.size) if index is None else index).split(piece)
+        if isinstance(source, Items) and source.workers and len(pieces) > 1:
+            # from where what draws at random in this process would
+            seed = torch.initial_seed() % 2**31
+            asked = [((n, seed), some.tolist()) for n, some in enumerate(pieces)]
+            for found, some in zip(read(source, asked), pieces, strict=True):
+                yield *self._fitted(found), len(some)
+            return
+        for some in pieces:
             yield *self.take(some), len(some)
-
-
-@contextmanager
-def seeded(key: tuple[int, int]) -> Iterator[None]:
-    """Dropout and random transforms draw from this key."""
-    cards = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
-    with torch.random.fork_rng(devices=cards):
-        seed = key[0] << 31 ^ key[1]
-        if cards:
-            torch.manual_seed(seed)
-        else:  # the same, without a note to each kind of card that it should seed itself later
-            torch.default_generator.manual_seed(seed)
-        yield

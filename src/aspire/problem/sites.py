@@ -16,8 +16,9 @@ from torch.nn.functional import cross_entropy
 from aspire.problem import batches
 from aspire.problem.failures import at
 from aspire.problem.graphs import REPLAYED, replayed_by
-from aspire.problem.objective import Objective
-from aspire.problem.samples import CHUNK, Samples, seeded
+from aspire.problem.objective import Objective, classifies
+from aspire.problem.samples import CHUNK, Samples
+from aspire.problem.seeds import seeded
 from aspire.problem.stacks import Stack
 from aspire.types import Array, Local, Tensors
 
@@ -109,8 +110,16 @@ class Site:
             with seeded(keys), at(self.train.where):  # for samples that are not the stack's
                 return self.objective.gradient(w, *samples, plain=True, keys=keys)
         with self._seeded(draw), at(self.train.where):
-            samples = self.train.take(self._batch(draw, self.batch_size))
+            samples = self._samples(draw, self.batch_size)
             return self.objective.gradient(w, *samples, plain=self.plain)
+
+    def _samples(self, draw: int, count: int) -> tuple[Any, Any]:
+        """Mini-batch number `draw`."""
+        if not self.train.workers:
+            return self.train.take(self._batch(draw, count))
+        return self.train.batch(
+            draw, lambda n: (self._forward_keys(n), self._batch(n, count).tolist())
+        )
 
     def _batch(self, draw: int, count: int) -> Tensor:
         """The indices of mini-batch number `draw`."""
@@ -219,8 +228,9 @@ class Site:
 
     @torch.no_grad()
     def accuracy(self, w: Tensor, part: Samples | None = None) -> float | None:
-        """Share of samples whose largest output is the target; None where that means nothing.
+        """Share of samples whose largest output is the target, or of yes and no that are right.
 
+        None where that means nothing.
         `part`: None is the test part, or the training part of a site that has no other.
         """
         part = part or self.test or self.train
@@ -233,14 +243,13 @@ class Site:
         judged = 0
         buffers = self.own_buffers(w)
         with self._seeded(0), at(part.where):
-            for inputs, targets, samples in part.chunks():
+            for inputs, targets, _ in part.chunks():
                 output = self.objective.output(w, inputs, targets, buffers)
-                if not classifies(output, targets):
+                hits = self.objective.right(output, targets)
+                if hits is None:
                     return None
-                hits = output.max(1).indices == targets  # argmax: 10 times slower
-                kept = self.objective.kept(targets)
-                right += int((hits if kept is None else hits & kept).sum())
-                judged += samples if kept is None else int(kept.sum())
+                right += int(hits.sum())
+                judged += hits.numel()
         return right / judged
 
 
@@ -464,11 +473,3 @@ def _together(locals_: Sequence[Local]) -> list[int]:
         for r, site in sites
         if site.batch_size is not None and site.objective is sites[0][1].objective
     ]
-
-
-def classifies(output: Any, targets: Any) -> bool:
-    """Whether outputs are class scores and targets class numbers."""
-    if not (isinstance(output, Tensor) and isinstance(targets, Tensor)):
-        return False
-    whole = not targets.is_floating_point() and targets.ndim == output.ndim - 1
-    return whole and output.ndim >= 2 and output.shape[1] > 1 and targets.ndim == 1

@@ -8,32 +8,38 @@ No gradient of a trial counts as a worker's.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from aspire.arguments import kind, shown
+from aspire.problem.advice import advice
 from aspire.problem.conversion import (
+    RESHAPED,
     Fit,
     changes,
-    each,
     fits,
     is_dense,
     kinds,
     number,
     real,
-    tensors,
 )
 from aspire.problem.failures import Failed, at, calling
-from aspire.problem.objective import LOSSES, Objective
-from aspire.problem.samples import Samples, seeded
+from aspire.problem.objective import LOSSES, Objective, scores_of
+from aspire.problem.samples import Samples
+from aspire.problem.seeds import seeded
 from aspire.problem.values import check_classes, check_values, classes_of
 
 FEW, SOME = 8, 512  # samples that are tried; more where the few give no number
 BROADCAST = "that is different to the input size"  # in what torch warns of
 SAME = 1e-3  # of a loss: less is rounding
 GROWS = 1.2  # what twice as many samples add grows so much: a sum's doubles, a logarithm's does not
+
+
+Again = Callable[[int], tuple[Any, Any]]  # the samples that are tried, so many times over
 
 
 class Moves(ValueError):
@@ -68,14 +74,16 @@ class Trial:
 
     def _find(self, part: Samples) -> tuple[Fit, list[str], int | None]:
         """The least conversion with which these samples train, in words, and how many classes."""
-        given = part.take(spread(part.size, FEW))
+        few = spread(part.size, FEW)
+        given = part.take(few)
         flat = self.objective.flat
         before = generators(flat.start.device)
         said: ValueError | None = None
         seen: set[Any] = set()
         for fit in fits(flat.start.dtype):
             found = fit(*given)
-            unwise = fit.targets is number and self.objective.labels is not None
+            reshaped = fit.targets in RESHAPED
+            unwise = (reshaped or fit.targets is number) and self.objective.labels is not None
             if kinds(*found) in seen or unwise:  # whole numbers are no probabilities
                 continue
             seen.add(kinds(*found))
@@ -87,18 +95,22 @@ class Trial:
                 if said is None or fit.inputs is fit.targets is real:
                     said = error  # of samples in the right precision, where there are such
                 continue
-            self._judge(part, *found)
+            if reshaped and scores_of(output).shape != found[1].shape:
+                continue
+            self._judge(part, *found, lambda times: fit(*part.take(few.repeat(times))))  # noqa: B023
             flat.random = flat.random or generators(flat.start.device) != before
             notes = changes("inputs", given[0], found[0]) + changes("targets", given[1], found[1])
             return fit, notes, classes_of(output, found[1])
         assert said is not None
         raise said
 
-    def _judge(self, part: Samples, inputs: Any, targets: Any) -> Tensor:
+    def _judge(self, part: Samples, inputs: Any, targets: Any, again: Again) -> Tensor:
         """In eval mode, as losses are reported: a number, and a mean; 0 and NaN do not tell."""
         one = value_of(self.objective, part, inputs, targets)
         if not self.is_mean:
-            check_mean(self.objective, part, inputs, targets)
+            if isinstance(inputs, Tensor) and isinstance(targets, Tensor):
+                again = partial(repeated, inputs, targets)
+            check_mean(self.objective, part, again)
             self.is_mean = bool(torch.isfinite(one)) and float(one) != 0
         return one
 
@@ -106,8 +118,13 @@ class Trial:
         """The loss at the start, of a few samples or of some more, is a number."""
         value = torch.tensor(torch.nan)
         for count in (FEW, SOME):
+            some = spread(part.size, count)
             with seeded((0, site)):
-                value = self._judge(part, *part.take(spread(part.size, count)))
+                value = self._judge(
+                    part,
+                    *part.take(some),
+                    lambda times: part.take(some.repeat(times)),  # noqa: B023
+                )
             if bool(torch.isfinite(value)) and (self.is_mean or count >= part.size):
                 return
         if bool(torch.isfinite(value)):
@@ -143,7 +160,7 @@ def try_out(objective: Objective, part: Samples, inputs: Any, targets: Any) -> A
     except Failed as error:
         raise Failed(
             f"{part.where}: the model and the loss do not take inputs of {shape(inputs)} with "
-            f"targets of {shape(targets)}: {error}{_advice(objective, targets, error)}",
+            f"targets of {shape(targets)}: {error}{advice(objective, inputs, targets, error)}",
             error.trace,
         ) from error.__cause__
     moved = [name for name, b in module.named_buffers() if not torch.equal(b, before[name])]
@@ -169,29 +186,19 @@ def _forwards_and_backwards(objective: Objective, part: Samples, inputs: Any, ta
     return output
 
 
-def _advice(objective: Objective, targets: Any, error: Failed) -> str:
-    ours = objective.labels is not None and str(error).startswith("the loss")
-    if not ours or not isinstance(targets, Tensor):
-        return ""
-    if targets.is_floating_point():
-        return "; class numbers are whole: use targets.long()" if targets.ndim == 1 else ""
-    return "; class numbers have shape (n,), class probabilities are real: use targets.float()"
-
-
 def check_output(objective: Objective, part: Samples, output: Any, targets: Any) -> None:
-    """What the two named losses would take silently for something else."""
+    """What torch's losses do not take, or would take silently for something else."""
     loss = objective.loss
     where = part.where
-    if loss not in LOSSES.values():
-        return
-    name = next(name for name, known in LOSSES.items() if known is loss)
-    for what, x in (("model gives", output), ("targets are", targets)):
+    name = loss_name(objective)
+    wanted = {"model gives": (output, ", or an output with logits,"), "targets are": (targets, "")}
+    for what, (x, or_else) in wanted.items() if objective.of_scores else ():
         if not is_dense(x):
-            raise ValueError(f"{where}: {what} {kind(x)}: expected a tensor for the loss {name!r}")
-    if loss is LOSSES["mse"]:
-        if output.shape != targets.shape:
-            raise unlike(where, output, targets, "'mse'")
-    elif output.ndim < 2 and not targets.is_floating_point():
+            said = f"{where}: {what} {kind(x)}: expected a tensor{or_else} for the loss {name}"
+            raise ValueError(said)
+    if loss in (LOSSES["mse"], LOSSES["bce"]) and output.shape != targets.shape:
+        raise unlike(where, output, targets, name)
+    if loss is LOSSES["cross_entropy"] and output.ndim < 2 and not targets.is_floating_point():
         raise ValueError(
             f"{where}: model gives {shape(output)}: expected (samples, classes) for cross_entropy"
         )
@@ -260,11 +267,8 @@ def check_value(value: Any, where: str) -> None:
 
 
 @torch.no_grad()
-def value_of(
-    objective: Objective, part: Samples, inputs: Any, targets: Any, times: int = 1
-) -> Tensor:
-    """The loss at the start, in eval mode; of the samples taken several times over."""
-    inputs, targets = (each(lambda t: torch.cat([t] * times), x) for x in (inputs, targets))
+def value_of(objective: Objective, part: Samples, inputs: Any, targets: Any) -> Tensor:
+    """The loss at the start, in eval mode."""
     flat = objective.flat
     with at(f"{part.where}: in eval mode"):
         value = objective.mean(objective.run(flat.start, inputs, training=False), targets)
@@ -276,21 +280,29 @@ def value_of(
     return value.detach().reshape(())
 
 
-def check_mean(objective: Objective, part: Samples, inputs: Any, targets: Any) -> None:
+def repeated(inputs: Tensor, targets: Tensor, times: int) -> tuple[Tensor, Tensor]:
+    return torch.cat([inputs] * times), torch.cat([targets] * times)
+
+
+def check_mean(objective: Objective, part: Samples, again: Again) -> None:
     """A mean stays as it is when every sample is there twice; a sum doubles.
 
     Losses that draw at random differ from call to call, and those that compare samples with each
     other may grow, but like a logarithm: twice as many samples add the same again.
     """
-    one, two = (value_of(objective, part, inputs, targets, n) for n in (1, 2))
+
+    def value(times: int) -> Tensor:
+        return value_of(objective, part, *again(times))
+
+    one, two = value(1), value(2)
     grown = two - one
     if not bool(grown.abs() > SAME * one.abs()):
         return
-    again = torch.stack([value_of(objective, part, inputs, targets) for _ in range(3)])
-    chance = (again - one).abs().max()
-    more = value_of(objective, part, inputs, targets, 4) - two
+    other = torch.stack([value(1) for _ in range(3)])
+    chance = (other - one).abs().max()
+    more = value(4) - two
     if bool(grown.abs() > 10 * chance) and bool(more / grown > GROWS):
-        count = len(tensors(inputs)[0])
+        count = min(part.size, FEW)
         raise ValueError(
             f"{part.where}: the loss {loss_name(objective)} is {float(one):.6g} for {count} "
             f"samples and {float(two):.6g} for the same samples twice: expected a mean, such as "

@@ -12,7 +12,8 @@ from aspire.arguments import shown
 from aspire.problem.conversion import each, is_dense, tensors
 from aspire.problem.failures import Failed
 from aspire.problem.objective import Objective
-from aspire.problem.samples import Samples, seeded
+from aspire.problem.samples import Samples
+from aspire.problem.seeds import seeded
 
 LOOKED_AT = 8192  # items of a Dataset; of tensors, all
 AT_ONCE = 256  # items
@@ -26,6 +27,7 @@ def check_values(objective: Objective, part: Samples) -> None:
             for x in tensors(values):
                 check_finite(part, what, x)
         check_classes(objective, part, inputs, targets, part.classes)
+        check_shares(objective, part, targets)
         counted += objective.count(targets, samples)
     if not counted:
         raise ValueError(
@@ -98,11 +100,24 @@ def check_classes(
     elif part.device != "cpu" or _takes(objective, inputs, targets, bad):
         return
     odd = targets[bad]
+    hint = "; one output for yes and no takes loss='bce'" if classes == 1 else ""
     run = f"targets run from {int(targets.min())} to {int(targets.max())}"
     raise ValueError(
         f"{part.where}: {run}: expected 0 to {classes - 1}, since the model gives {classes} "
-        f"classes ({len(odd)} of {targets.numel()} are {shown(odd.unique()[:3].tolist())[1:-1]})"
+        f"class{'es' if classes > 1 else ''} ({len(odd)} of {targets.numel()} are "
+        f"{shown(odd.unique()[:3].tolist())[1:-1]}){hint}"
     )
+
+
+def check_shares(objective: Objective, part: Samples, targets: Any) -> None:
+    """Targets of a binary loss are no, yes, or something between them."""
+    if objective.cut is None or not isinstance(targets, Tensor):
+        return
+    low, high = float(targets.min()), float(targets.max())
+    if low < 0 or high > 1:
+        raise ValueError(
+            f"{part.where}: targets run from {low:g} to {high:g}: expected 0 to 1 for a binary loss"
+        )
 
 
 def _takes(objective: Objective, inputs: Any, targets: Tensor, bad: Tensor) -> bool:

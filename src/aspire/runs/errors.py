@@ -9,3 +9,7 @@ class Stopped(RuntimeError):
 
 class Lost(Stopped):
     """What carried the messages is gone; the run itself is well and can be resumed."""
+
+
+class Interrupted(RuntimeError):
+    """The run was asked to stop between two events; its folder holds all that `resume` needs."""

@@ -24,6 +24,8 @@ from safetensors import SafetensorError
 from safetensors.torch import save_model
 from torch import nn
 
+from aspire.compiled import native
+
 RUN = "run.json"
 HISTORY = "history.jsonl"
 MODEL = "model.safetensors"
@@ -54,6 +56,7 @@ def versions() -> dict[str, Any]:
         "torch": torch.__version__,
         "numpy": np.__version__,
         "threads": torch.get_num_threads(),
+        "compiled": native.library(torch.float32) is not None,
     }
 
 

@@ -236,6 +236,9 @@ def read_settings(path: Path) -> dict[str, Any]:
     if settings.get("engine"):
         rundir.need(settings["engine"], f"{where}, engine", name=str, arguments=dict)
         rundir.need(settings, where, run=str)
+    if "start" in settings:
+        rundir.need(settings, where, start=dict)
+        rundir.need(settings["start"], f"{where}, start", run=str, model=str)
     if EXTENDED in settings:
         rundir.need(settings, where, **{EXTENDED: list})
         if not all(isinstance(limits, dict) for limits in settings[EXTENDED]):

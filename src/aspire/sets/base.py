@@ -20,7 +20,7 @@ class UncertaintySet(ABC):
     """
 
     def worst_case(self, losses: Any) -> Any:
-        """argmax over p in P of sum_j p_j losses_j, exact.
+        """(17)  argmax over p in P of sum_j p_j losses_j, exact.
 
         Computed in float64. A tensor comes back as a tensor of the same device and floating
         dtype, everything else as a float64 array. Equal losses give `nominal()`.

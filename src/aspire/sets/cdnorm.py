@@ -44,7 +44,7 @@ def largest_raises(r: Vec, room: Vec, budget: float) -> Vec:
 
 @dataclass(frozen=True, repr=False, eq=False)
 class CDNorm(UncertaintySet):
-    """|p_j - q_j| <= r_j, sum_j |p_j - q_j| / r_j <= Gamma, p >= 0, sum p = 1.   (Eq. 16)
+    """(16)  |p_j - q_j| <= r_j, sum_j |p_j - q_j| / r_j <= Gamma, p >= 0, sum p = 1.
 
     prior q: None is uniform. radius r: one number or one per site; r_j = 0 pins p_j = q_j.
     budget Gamma: how many sites may use their whole radius at once; 0 gives p = q, and

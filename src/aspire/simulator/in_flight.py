@@ -10,6 +10,7 @@ bytes.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Annotated, Any
@@ -45,8 +46,9 @@ class Evaluator:
         self._flying: dict[int, tuple[Future[Results] | Results, int]] = {}  # by task: call, row
 
     @property
-    def together(self) -> bool:
-        return self.method.work_many is not None and not self.alone
+    def many(self) -> Callable[[list[Any]], list[tuple[Any, Report]]] | None:
+        """The work on many tasks in one call, where the method has it and it is wanted."""
+        return None if self.alone or self.method.fast is None else self.method.fast.many
 
     def send(self, tasks: list[Task], workers: dict[int, Any]) -> None:
         """Begin on these tasks, which consume the workers' states; `fetch` waits for one."""
@@ -61,10 +63,9 @@ class Evaluator:
                 self._flying[task.id] = (call, row)
 
     def _work(self, items: list[Any]) -> Results:
-        many = self.method.work_many
-        if many is None or self.alone:
+        if self.many is None:
             return [self.method.work(*item) for item in items]
-        return list(many(items))
+        return list(self.many(items))
 
     def fetch(self, task: Task) -> tuple[Any, Report] | None:
         """The result of a task that was sent; None where it was not."""
@@ -113,7 +114,7 @@ class Desk:
 
     def begin_if_many(self, evaluate: Evaluator) -> None:
         """Begin on what waits once it fills a call; to be asked before every event."""
-        if len(self.waiting) >= ROWS and evaluate.together:
+        if len(self.waiting) >= ROWS and evaluate.many:
             self._begin(evaluate)
 
     def _begin(self, evaluate: Evaluator) -> None:
@@ -134,7 +135,7 @@ class Desk:
     def report(self, j: int, evaluate: Evaluator) -> Report:
         """What worker j says to its task, now that it is due."""
         if j in self.waiting:
-            if evaluate.together:
+            if evaluate.many:
                 self._begin(evaluate)
             else:
                 del self.waiting[j]

@@ -5,6 +5,9 @@
     DIR/sites/NAME/    key.pem cert.pem ca.pem              goes to that site, by a safe way
                        batch.key                            made there, and never leaves it
 
+A site may make its key itself: then DIR/sites/NAME has no key.pem, see `signing`, which also renews
+certificates. A key stays the same then, so files that change are replaced one by one.
+
 A site is who its certificate says (the subject's common name), and nothing else. `sites.txt` is the
 allow-list: one name a line, in the order of the sites' numbers. A certificate of the server cannot
 play a site, nor a site's the server: the extended key usage says which one it is.
@@ -12,24 +15,14 @@ play a site, nor a site's the server: the extended key usage says which one it i
 
 from __future__ import annotations
 
-import datetime
-import ipaddress
 import logging
 import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
-try:
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-    from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
-except ImportError:
-    raise ImportError(
-        "a federation needs cryptography, grpcio and protobuf: "
-        "pip install 'aspire-ease[federation]'"
-    ) from None
+from aspire.engines.grpc import certificates
+from aspire.engines.grpc.certificates import Signer
 
 logger = logging.getLogger("aspire")
 KEY = "key.pem"
@@ -39,7 +32,6 @@ SITES = "sites.txt"
 BATCHES = "batch.key"
 SECRET = 32  # its bytes
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._()-]{0,63}")
-CLOCKS = datetime.timedelta(minutes=10)  # how far two machines' clocks may be apart
 
 
 @dataclass(frozen=True)
@@ -53,42 +45,37 @@ class Kit:
     ca: bytes
 
 
-@dataclass(frozen=True)
-class Signer:
-    """A CA in use."""
-
-    key: ec.EllipticCurvePrivateKey
-    certificate: x509.Certificate
-
-
 # ---------------------------------------------------------------- making
 
 
-def init(folder: Path, sites: list[str], hosts: list[str], days: int) -> None:
-    """A new federation in a new or empty folder."""
+def init(
+    folder: Path, sites: list[str], hosts: list[str], days: int, *, keys_at_sites: bool = False
+) -> None:
+    """A new federation in a new or empty folder; `keys_at_sites`: without the kits of sites."""
     check_names(sites)
     if not hosts or not all(hosts):
         raise ValueError(f"server={','.join(hosts)!r}: expected the server's host name or address")
-    if not 1 <= days <= 36500:
-        raise ValueError(f"days={days}: expected 1 to 36500")
+    check_days(days)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ValueError(
             f"{folder} is not empty, and keys are never overwritten: expected a new folder"
         )
     signer = _make_ca(folder / "ca", days)
     _kit(folder / "server", signer, "server", days, hosts)
-    _create(folder / "server" / SITES, "".join(f"{name}\n" for name in sites).encode(), 0o644)
-    for name in sites:
+    create(folder / "server" / SITES, "".join(f"{name}\n" for name in sites).encode(), 0o644)
+    for name in [] if keys_at_sites else sites:
         _kit(folder / "sites" / name, signer, name, days)
 
 
-def add(folder: Path, name: str, days: int) -> None:
-    """One more site: its kit, and its name at the end of the allow-list."""
+def add(folder: Path, name: str, days: int, *, keys_at_sites: bool = False) -> None:
+    """One more site: its name at the end of the allow-list, and its kit but for `keys_at_sites`."""
     listed = folder / "server" / SITES
     check_names([*allowed(folder / "server"), name])
+    check_days(days)
     if (folder / "sites" / name).exists():
         raise ValueError(f"{folder / 'sites' / name} exists, and keys are never overwritten")
-    _kit(folder / "sites" / name, _read_ca(folder / "ca"), name, days)
+    if not keys_at_sites:
+        _kit(folder / "sites" / name, read_ca(folder / "ca"), name, days)
     text = listed.read_text(encoding="utf-8")
     with open(listed, "a", encoding="utf-8") as file:
         file.write(("" if text.endswith("\n") or not text else "\n") + f"{name}\n")
@@ -109,100 +96,39 @@ def check_names(names: list[str]) -> None:
         raise ValueError(f"site name {twice[0]!r} is there twice: expected different names")
 
 
+def check_days(days: int) -> None:
+    if not 1 <= days <= 36500:
+        raise ValueError(f"days={days}: expected 1 to 36500")
+
+
 def _make_ca(folder: Path, days: int) -> Signer:
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "ASPIRE federation")])
-    usage = _usage(sign_certificates=True)
-    certificate = (
-        _builder(name, name, key, days)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(usage, critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    _folder(folder)
-    _create(folder / KEY, _pem_key(key), 0o600)
-    _create(folder / CERT, certificate.public_bytes(serialization.Encoding.PEM), 0o644)
-    return Signer(key, certificate)
+    signer = certificates.own_certificate(certificates.new_key(), days)
+    make_folder(folder)
+    create(folder / KEY, certificates.pem_key(signer.key), 0o600)
+    create(folder / CERT, certificates.pem(signer.certificate), 0o644)
+    return signer
 
 
 def _kit(
     folder: Path, signer: Signer, name: str, days: int, hosts: list[str] | None = None
 ) -> None:
     """A key and its certificate: of the server where `hosts` says under which names."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-    role = ExtendedKeyUsageOID.SERVER_AUTH if hosts else ExtendedKeyUsageOID.CLIENT_AUTH
-    issuer = signer.key.public_key()
-    builder = (
-        _builder(subject, signer.certificate.subject, key, days)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_usage(sign_certificates=False), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([role]), critical=True)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer), critical=False)
-    )
-    if hosts:
-        names = x509.SubjectAlternativeName([_host(host) for host in hosts])
-        builder = builder.add_extension(names, critical=False)
-    certificate = builder.sign(signer.key, hashes.SHA256())
-    _folder(folder)
-    _create(folder / KEY, _pem_key(key), 0o600)
-    _create(folder / CERT, certificate.public_bytes(serialization.Encoding.PEM), 0o644)
-    _create(folder / CA, signer.certificate.public_bytes(serialization.Encoding.PEM), 0o644)
+    key = certificates.new_key()
+    names = None if hosts is None else certificates.host_names(hosts)
+    certificate = certificates.issued(signer, key.public_key(), name, days, names)
+    make_folder(folder)
+    create(folder / KEY, certificates.pem_key(key), 0o600)
+    create(folder / CERT, certificates.pem(certificate), 0o644)
+    create(folder / CA, certificates.pem(signer.certificate), 0o644)
 
 
-def _builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, days: int
-) -> x509.CertificateBuilder:
-    now = datetime.datetime.now(datetime.UTC)
-    public = key.public_key()
-    return (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer)
-        .public_key(public)
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - CLOCKS)
-        .not_valid_after(now + datetime.timedelta(days=days))
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
-    )
-
-
-def _usage(*, sign_certificates: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=not sign_certificates,
-        key_cert_sign=sign_certificates,
-        crl_sign=sign_certificates,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        encipher_only=False,
-        decipher_only=False,
-    )
-
-
-def _host(host: str) -> x509.GeneralName:
-    try:
-        return x509.IPAddress(ipaddress.ip_address(host))
-    except ValueError:
-        return x509.DNSName(host)
-
-
-def _pem_key(key: ec.EllipticCurvePrivateKey) -> bytes:
-    return key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
-    )
-
-
-def _folder(path: Path) -> None:
+def make_folder(path: Path) -> None:
     for folder in (*reversed(path.parents), path):
         if not folder.exists():
             folder.mkdir(mode=0o700)
 
 
-def _create(path: Path, content: bytes, mode: int) -> None:
+def create(path: Path, content: bytes, mode: int) -> None:
     """A new file that was never readable for others, not even for a moment."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     with os.fdopen(descriptor, "wb") as file:
@@ -214,23 +140,54 @@ def _create(path: Path, content: bytes, mode: int) -> None:
 
 def read(folder: Path) -> Kit:
     """A kit as `init` made it."""
-    found = {}
+    kit = _kit_of(folder, _files(folder))
+    _warn_if_open(folder / KEY)
+    for name in (CERT, CA):
+        certificate = certificates.valid((folder / name).read_bytes(), folder / name)
+        if certificates.expires_soon(certificate):
+            end = f"{certificate.not_valid_after_utc:%Y-%m-%d}"
+            logger.warning("%s expires on %s: expected a renewed one by then", folder / name, end)
+    return kit
+
+
+def renewed(kit: Kit) -> Kit:
+    """The kit as its folder has it now; as it was, where nothing or nothing whole is new there."""
+    try:
+        found = _files(kit.folder)
+        if tuple(found.values()) == (kit.key, kit.certificate, kit.ca):
+            return kit
+        new = _kit_of(kit.folder, found)
+        if new.name != kit.name:
+            raise ValueError(f"{kit.folder / CERT} is of {new.name!r}: expected {kit.name!r}")
+    except (ValueError, OSError) as error:
+        logger.warning("the certificate stays as it was: %s", error)
+        return kit
+    logger.warning("%s: took the new certificate in %s", kit.name, kit.folder)
+    return new
+
+
+def _files(folder: Path) -> dict[str, bytes]:
     for name in (KEY, CERT, CA):
-        path = folder / name
-        if not path.is_file():
+        if not (folder / name).is_file():
             raise ValueError(
                 f"kit={str(folder)!r} has no {name}: expected a kit of aspire federation"
             )
-        found[name] = path.read_bytes()
-    _warn_if_open(folder / KEY)
-    return Kit(folder, common_name(found[CERT], folder), found[KEY], found[CERT], found[CA])
+    return {name: (folder / name).read_bytes() for name in (KEY, CERT, CA)}
+
+
+def _kit_of(folder: Path, found: dict[str, bytes]) -> Kit:
+    certificate = certificates.valid(found[CERT], folder / CERT)
+    certificates.valid(found[CA], folder / CA)
+    if certificates.private_key(folder / KEY, found[KEY]).public_key() != certificate.public_key():
+        raise ValueError(f"{folder / CERT} belongs to another key: expected that of {KEY} there")
+    return Kit(folder, certificates.common_name(certificate), found[KEY], found[CERT], found[CA])
 
 
 def batch_key(folder: Path) -> bytes:
     """The secret that draws a site's batches: made on first use, kept across restarts."""
     path = folder / BATCHES
     try:
-        _create(path, os.urandom(SECRET), 0o600)
+        create(path, os.urandom(SECRET), 0o600)
     except FileExistsError:
         pass
     except OSError as error:
@@ -251,16 +208,6 @@ def _warn_if_open(path: Path) -> None:
         logger.warning("%s can be read by others (mode %o): expected 600", path, mode)
 
 
-def common_name(certificate: bytes, where: Path) -> str:
-    try:
-        parsed = x509.load_pem_x509_certificate(certificate)
-    except ValueError:
-        raise ValueError(f"{where / CERT}: expected a certificate in PEM") from None
-    if parsed.not_valid_after_utc < datetime.datetime.now(datetime.UTC):
-        raise ValueError(f"{where / CERT} has expired on {parsed.not_valid_after_utc:%Y-%m-%d}")
-    return str(parsed.subject.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value)
-
-
 def allowed(server: Path) -> list[str]:
     """The names in the server kit's list; what follows a # is a remark."""
     path = server / SITES
@@ -272,9 +219,11 @@ def allowed(server: Path) -> list[str]:
     return names
 
 
-def _read_ca(folder: Path) -> Signer:
-    if not (folder / KEY).is_file():
-        raise ValueError(f"{folder} has no {KEY}: expected the CA that aspire federation init made")
-    key = serialization.load_pem_private_key((folder / KEY).read_bytes(), password=None)
-    assert isinstance(key, ec.EllipticCurvePrivateKey)
-    return Signer(key, x509.load_pem_x509_certificate((folder / CERT).read_bytes()))
+def read_ca(folder: Path) -> Signer:
+    for name in (KEY, CERT):
+        if not (folder / name).is_file():
+            raise ValueError(
+                f"{folder} has no {name}: expected the CA that aspire federation init made"
+            )
+    key = certificates.private_key(folder / KEY, (folder / KEY).read_bytes())
+    return Signer(key, certificates.certificate_of((folder / CERT).read_bytes(), folder / CERT))

@@ -117,11 +117,8 @@ class Server:
             "aspire.engines.grpc.Federation", {"Serve": handler}
         )
         server.add_generic_rpc_handlers((service,))
-        credentials = grpc.ssl_server_credentials(
-            [(self.kit.key, self.kit.certificate)], self.kit.ca, require_client_auth=True
-        )
         try:
-            port = server.add_secure_port(listen, credentials)
+            port = server.add_secure_port(listen, self._credentials())
         except RuntimeError:
             raise ValueError(
                 f"listen={listen!r}: expected a free HOST:PORT of this machine"
@@ -144,6 +141,21 @@ class Server:
             await asyncio.sleep(0.02)
         await server.stop(grace=1.0)
 
+    def _credentials(self) -> grpc.ServerCredentials:
+        """Asked at every handshake, so that the next one has a renewed certificate."""
+        given = self.kit
+
+        def changed() -> grpc.ServerCertificateConfiguration | None:
+            nonlocal given
+            if given is self.kit:
+                return None
+            given = self.kit
+            return _configuration(given)
+
+        return grpc.dynamic_ssl_server_credentials(
+            _configuration(given), changed, require_client_authentication=True
+        )
+
     def _hand(self, tasks: list[Task]) -> None:
         for task in tasks:
             connection = self.numbered[task.worker].connection
@@ -157,10 +169,11 @@ class Server:
             line.connection.end(grpc.StatusCode.INVALID_ARGUMENT, reason)
 
     async def _watch(self) -> None:
-        """A site that was taken off the allow-list is cut off."""
+        """A site that was taken off the allow-list is cut off; a renewed certificate is taken."""
         while True:
             await asyncio.sleep(LOOK)
             self.traffic.look()
+            self.kit = kits.renewed(self.kit)
             try:
                 self.allowed = set(kits.allowed(self.kit.folder))
             except (ValueError, OSError) as error:
@@ -277,3 +290,7 @@ class Server:
     def _lost(self, name: str) -> None:
         if not self._over:
             logger.warning(LOST, name)
+
+
+def _configuration(kit: kits.Kit) -> grpc.ServerCertificateConfiguration:
+    return grpc.ssl_server_certificate_configuration([(kit.key, kit.certificate)], kit.ca)

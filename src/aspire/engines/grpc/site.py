@@ -21,7 +21,7 @@ from typing import Any
 import grpc
 from grpc import aio
 
-from aspire.engines.grpc.kits import Kit
+from aspire.engines.grpc.kits import Kit, renewed
 from aspire.engines.grpc.messages import (
     CHUNK,
     HELLO,
@@ -146,6 +146,7 @@ class Dialler:
 
     async def connect(self) -> None:
         """One connection, from Hello to its end."""
+        self.kit = renewed(self.kit)
         credentials = grpc.ssl_channel_credentials(self.kit.ca, self.kit.key, self.kit.certificate)
         async with aio.secure_channel(self.address, credentials, options=OPTIONS) as channel:
             call = channel.stream_stream(METHOD)(metadata=((HELLO, self.hello()),))

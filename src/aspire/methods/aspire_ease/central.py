@@ -29,8 +29,10 @@ from aspire.types import (
     Count,
     Event,
     Facts,
+    Fast,
     Info,
     Kind,
+    Look,
     Method,
     Noted,
     PerSite,
@@ -86,13 +88,8 @@ def central(
         work=partial(alone, many),
         absorb=rules.absorb,
         model=lambda master: master.average.to(master.like.dtype),
-        weights=lambda master: (
-            master.planes.lam @ master.planes.P / max(float(master.planes.lam.sum()), 1e-300)
-        ),
-        planes=lambda master: len(master.planes),
-        gap=rules.gap,
-        work_many=many,
-        waiting=lambda master: [j for j in range(len(master.f)) if j not in master.answers],
+        look=rules.look,
+        fast=Fast(many),
         kinds=rules.kinds,
         states=(Master,) if uncertainty is None else (Master, type(uncertainty)),
         site_arguments=None if known is None else {"preset": known},
@@ -224,6 +221,15 @@ class Rules:
                 simplex=self.preset.simplex,
                 tolerance=1e-9 * master.constants["level"],
             )
+
+    def look(self, master: Master) -> Look:
+        A = master.planes
+        return Look(
+            weights=A.lam @ A.P / max(float(A.lam.sum()), 1e-300),
+            planes=len(A),
+            waiting=[j for j in range(len(master.f)) if j not in master.answers],
+            gap=partial(self.gap, master) if master.constants else None,
+        )
 
     def gap(
         self,

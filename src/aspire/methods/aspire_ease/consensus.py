@@ -56,12 +56,14 @@ from aspire.sets import UncertaintySet
 from aspire.types import (
     Event,
     Facts,
+    Fast,
     Flat,
     Info,
     Item,
     Joined,
     Left,
     Local,
+    Look,
     Method,
     Noted,
     Plain,
@@ -118,7 +120,7 @@ def work_many(items: Sequence[Item], *, habits: Habits) -> list[tuple[Tensor | N
 
 
 def step_rows(items: Sequence[Item], habits: Habits) -> list[tuple[Tensor | None, Report]]:
-    """(11), K times with fresh batches and one task each; rows are workers."""
+    """K times (11), with fresh batches and one task each; rows are workers."""
     tasks = [item[1] for item in items]
     locals_ = [item[2] for item in items]
     w = sites.stacked([held(worker, task) for worker, task, _ in items])
@@ -227,19 +229,25 @@ def consensus(
         },
         init=partial(init, rules),
         work=partial(work, habits=habits),
-        work_many=partial(work_many, habits=habits),
         absorb=partial(absorb, rules),
         model=lambda master: master.average.to(master.w.dtype),
-        weights=weights,
-        planes=lambda master: len(master.planes),
-        gap=partial(gap, rules),
-        whole=whole,
-        ahead=partial(ahead, habits=habits),
-        waiting=partial(waiting, rules),
+        look=partial(look, rules),
+        fast=Fast(partial(work_many, habits=habits), partial(ahead, habits=habits)),
         kinds=rules.kinds,
         states=(Master,) if uncertainty is None else (Master, type(uncertainty)),
         memory=Flat | Foreseen | None,
         site_arguments=site_arguments(rules),
+    )
+
+
+def look(rules: Rules, master: Master) -> Look:
+    """What runtimes and tables read off the master."""
+    return Look(
+        weights=weights(master),
+        planes=len(master.planes),
+        waiting=waiting(rules, master),
+        whole=partial(whole, master),
+        gap=partial(gap, rules, master) if master.constants else None,
     )
 
 

@@ -121,7 +121,7 @@ def learn_scale(master: Master, reports: list[Report]) -> None:
 
 
 def revise_planes(rules: Rules, master: Master, lam_before: Array, infos: list[Info]) -> None:
-    """(17)-(20), when (t + 1) mod k == 0 and t < T_1."""
+    """EASE, (17)-(20), when (t + 1) mod k == 0 and t < T_1."""
     due = (master.t + 1) % rules.preset.every(master.n) == 0
     if not due or master.t >= (rules.plane_iterations or math.inf):
         return

@@ -16,7 +16,7 @@ from aspire.arguments import near, one_of
 from aspire.methods.aspire_ease.consensus import consensus
 from aspire.methods.aspire_ease.direct import direct
 from aspire.sets import UncertaintySet
-from aspire.types import Method
+from aspire.types import Method, RunFacts
 
 FORMS = ("direct", "consensus")
 COMMON = ("quorum", "staleness", "local_steps", "drop", "max_planes")
@@ -57,7 +57,7 @@ def aspire(
     if form == "direct":
         return direct(uncertainty, **arguments)
     first = consensus(uncertainty, **arguments)
-    return first if form else replace(first, choose=partial(chosen, uncertainty, arguments))
+    return first if form else replace(first, fit=partial(fitting, uncertainty, arguments))
 
 
 def _whole_signature() -> inspect.Signature:
@@ -97,8 +97,8 @@ def form_of(
     return form
 
 
-def chosen(
-    uncertainty: UncertaintySet | None, arguments: Mapping[str, Any], linear: bool
+def fitting(
+    uncertainty: UncertaintySet | None, arguments: Mapping[str, Any], run: RunFacts
 ) -> Method:
-    """The form for a model that is one linear layer, or none."""
-    return (consensus if linear else direct)(uncertainty, **arguments)
+    """The form for a model that is one linear layer, or is not."""
+    return (consensus if run.linear else direct)(uncertainty, **arguments)

@@ -132,7 +132,7 @@ def _implied(functions: Any, x: Implied) -> list[float]:
 def worker_step(
     w: Tensor, gradient: Tensor, v: Tensor, tasks: Sequence[Task], limit: float
 ) -> Tensor:
-    """(11) as in `equations`; a single row, which is a site's task, is compiled."""
+    """`equations.worker_step`; a single row, which is a site's task, is compiled."""
     alone = len(tasks) == 1 and w.shape == gradient.shape == v.shape
     functions = functions_for(w, gradient, v) if alone else None
     if functions is not None:

@@ -18,7 +18,7 @@ from aspire.methods.aspire_ease.direct.state import Master, weights
 from aspire.methods.aspire_ease.direct.tasks import waiting
 from aspire.methods.aspire_ease.direct.worker import JUDGED, Habits, work, work_many
 from aspire.sets import UncertaintySet
-from aspire.types import Method, Plain
+from aspire.types import Fast, Look, Method, Plain, RunFacts
 
 
 def direct(
@@ -104,28 +104,36 @@ def made(rules: Rules) -> Method:
         settings=settings_of(rules),
         init=partial(init, rules),
         work=partial(work, habits=habits),
-        work_many=partial(work_many, habits=habits),
         absorb=partial(absorb, rules),
         model=lambda master: master.average.to(master.z.dtype),
-        weights=weights,
-        planes=lambda master: len(master.planes),
-        waiting=partial(waiting, rules),
+        look=partial(look, rules),
+        fit=partial(fit, rules) if unsized else None,
+        fast=Fast(partial(work_many, habits=habits)),
         kinds=rules.kinds,
         states=(Master,) if rules.uncertainty is None else (Master, type(rules.uncertainty)),
         buffers=True,
         judged=JUDGED,
         judged_on="train" if rules.own is None else "val",
-        budgeted=partial(budgeted, rules) if unsized else None,
         site_arguments=site_arguments(rules),
         any_execution=True,
     )
 
 
-def budgeted(rules: Rules, sites: int, iterations: int | None, gradients: int | None) -> Method:
+def look(rules: Rules, master: Master) -> Look:
+    """What runtimes and tables read off the master."""
+    return Look(weights(master), len(master.planes), waiting(rules, master))
+
+
+def fit(rules: Rules, run: RunFacts) -> Method:
     """The method for a run of that length: what a site that trains alone may spend."""
     assert rules.own is not None
-    step = quorum_of(rules, sites) * rules.batches
-    count = references.share(sites, step, iterations, gradients)
+    if run.iterations is None and run.gradients is None:
+        raise ValueError(
+            "reference='own-best': expected own_gradients with it, since the length of the run is "
+            "not known"
+        )
+    step = quorum_of(rules, run.sites) * rules.batches
+    count = references.share(run.sites, step, run.iterations, run.gradients)
     return made(replace(rules, own=replace(rules.own, gradients=count)))
 
 

@@ -19,7 +19,7 @@ REGULAR = 0.02  # c1_0 / m
 
 
 def hear(rules: Rules, master: Master, infos: list[Info]) -> None:
-    """(13)-(14) with h minimised out, for all reports since the last step; (17)-(20) every n."""
+    """lam after all reports since the last step; every n reports EASE, (17)-(20)."""
     A = master.planes
     f = regret(master)
     reports = master.reports - master.stepped

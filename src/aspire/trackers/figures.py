@@ -1,22 +1,19 @@
-"""The history as TensorBoard scalars, beside history.jsonl: DIR/tensorboard."""
+"""The numbers of a run by the names that every tracker shows."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from aspire.runs.folder import RunFolder
-
-NAME = "tensorboard"
 KINDS = (  # of numbers that every site has
     *("train_losses", "val_losses", "test_losses", "weights", "accuracies", "val_accuracies"),
 )
+FINAL = "final"  # what the names of the figures at the end begin with
 
 
 def scalars(line: Mapping[str, Any], names: Sequence[str]) -> Iterator[tuple[str, float]]:
-    """The numbers of one line of history under TensorBoard's names; what is not known is left out.
+    """The numbers of one line of history; what is not known is left out.
 
     A site's number goes under its own name, so that each kind becomes one group of curves.
     """
@@ -41,29 +38,22 @@ def scalars(line: Mapping[str, Any], names: Sequence[str]) -> Iterator[tuple[str
             yield name, float(value)
 
 
-class Scalars:
-    """Writes lines of history as they come."""
+def final(result: Mapping[str, Any], names: Sequence[str]) -> Iterator[tuple[str, float]]:
+    """The numbers of result.json, `final/` before their names; those of a site end with its name.
 
-    def __init__(self, folder: Path, names: Sequence[str]) -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError:
-            raise ImportError(
-                "tensorboard=True needs TensorBoard: pip install 'aspire-ease[tensorboard]'"
-            ) from None
-        self.names = list(names)
-        self._writer = SummaryWriter(str(folder / NAME))
-
-    def add(self, line: Mapping[str, Any]) -> None:
-        for name, value in scalars(line, self.names):
-            self._writer.add_scalar(name, value, line["t"])
-        self._writer.flush()
+    `result` is `Run.result()`. What is no number, or not finite, is left out.
+    """
+    yield from _numbers(FINAL, result, names)
 
 
-def scalars_of(folder: RunFolder | None, names: Sequence[str], *, wanted: bool) -> Scalars | None:
-    """A writer where one is wanted, or where the run that is resumed had one."""
-    if folder is None and wanted:
-        raise ValueError("tensorboard=True: expected `out` with it, the folder that it goes to")
-    if folder is None or not (wanted or (folder.path / NAME).is_dir()):
-        return None
-    return Scalars(folder.path, names)
+def _numbers(path: str, value: Any, names: Sequence[str]) -> Iterator[tuple[str, float]]:
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _numbers(f"{path}/{key}", inner, names)
+    elif hasattr(value, "tolist"):
+        yield from _numbers(path, value.tolist(), names)
+    elif isinstance(value, list | tuple) and len(value) == len(names):
+        for name, inner in zip(names, value, strict=True):
+            yield from _numbers(f"{path}/{name}", inner, names)
+    elif isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+        yield path, float(value)

@@ -1,0 +1,93 @@
+"""Which sources a cell was made with, as one hash, so that evidence of older ones is known as such.
+
+The hash is of all modules of `aspire` and `reproduction` that the cell's own module imports, also
+through others, and of the C beside them. Comments and docstrings are left out, so prose changes
+nothing.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import aspire
+
+FIELD = "sources"  # of a record; without it, the cell is older than this
+HOMES = {"aspire": Path(aspire.__file__).parent, "reproduction": Path(__file__).parent}
+DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+REMARKS = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
+
+
+@lru_cache
+def hash_of(module: str) -> str:
+    """The hash of a module's sources and of what they import."""
+    found = {name: code(tree) for name, tree in imported(module).items()}
+    for path in sorted((HOMES["aspire"] / "compiled").glob("*.c")):
+        found[path.name] = " ".join(REMARKS.sub(" ", path.read_text(encoding="utf-8")).split())
+    return hashlib.sha256(repr(sorted(found.items())).encode()).hexdigest()[:16]
+
+
+def imported(module: str) -> dict[str, ast.Module]:
+    """The sources of a module and of all of ours that it imports, by their names."""
+    found: dict[str, ast.Module] = {}
+    todo = [module]
+    while todo:
+        name = todo.pop()
+        path = path_of(name)
+        if path is not None and name not in found:
+            found[name] = ast.parse(path.read_text(encoding="utf-8"))
+            todo += [name.rpartition(".")[0], *imports(found[name])]
+    return found
+
+
+def path_of(name: str) -> Path | None:
+    """The file of a module of ours; None: there is none of that name."""
+    top, *rest = name.split(".")
+    if top not in HOMES:
+        return None
+    place = HOMES[top].joinpath(*rest)
+    return next((x for x in (place.with_suffix(".py"), place / "__init__.py") if x.is_file()), None)
+
+
+def imports(tree: ast.Module) -> Iterator[str]:
+    """What is imported anywhere in a file; of `from a import b` both a and a.b, if it is one."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def code(tree: ast.Module) -> str:
+    """What a file says to Python."""
+    for node in ast.walk(tree):
+        if isinstance(node, DOCUMENTED) and ast.get_docstring(node):
+            node.body = node.body[1:] or [ast.Pass()]
+    return ast.unparse(tree)
+
+
+# ---------------------------------------------------------------- finished cells
+
+
+def stale(record: Mapping[str, Any], module: str) -> bool:
+    """Whether a cell is known to be of other sources than these."""
+    return record.get(FIELD, hash_of(module)) != hash_of(module)
+
+
+def remark(records: Iterable[Mapping[str, Any]], module: str) -> str | None:
+    """One sentence about cells that are not of these sources; None where all are."""
+    known = [(FIELD in record, stale(record, module)) for record in records]
+    old = sum(other for _, other in known)
+    unknown = sum(not has for has, _ in known)
+    if not old and not unknown:
+        return None
+    return (
+        f"Of {len(known)} cells {old} are stale, since they were made with other sources than "
+        f"these, and {unknown} do not say with which they were made."
+    )
