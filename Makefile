@@ -19,7 +19,7 @@ CANDIDATES := $(PYTHON) python3.11 python3 python3.12 python3.13
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint format bench bench-peers clean
+.PHONY: help install demo docs test lint format bench bench-peers clean
 
 help:  ## say what the targets do
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
@@ -42,6 +42,9 @@ lint: $(STAMP)  ## check style, format and types
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+
+docs: $(STAMP)  ## build the documentation site into build/docs; every warning is an error
+	$(BIN)/python -m sphinx -W --keep-going -q docs build/docs $(ARGS)
 
 format: $(STAMP)  ## let ruff format the code and fix what it can
 	$(BIN)/ruff check --fix

@@ -106,6 +106,10 @@ def train(
     patience_evaluations   end the run when the worst validation figure, or the worst training loss
                     where there is none, has not improved for so many evaluations; None: never
     max_seconds     end the run after so many seconds, those before a resume counted; None: never
+    metrics         figures at the end, besides loss and accuracy: names of torchmetrics ('auroc',
+                    'f1', 'mae', ...), or a mapping name -> name, torchmetrics object or
+                    callable(outputs, targets) -> number
+    loss_bound      where the certificate cuts off the loss of a sample; None: at log(10 classes)
     out             a new folder for run.json, events.jsonl, history.jsonl, model and result
     log             'full', 'digest', 'off' or 'vectors': what events.jsonl holds. None: 'full' with
                     `out`; without, 'digest', since nothing would keep the events
@@ -410,6 +414,7 @@ def _to_the_end(
         gap=gap,
         watched=watched,
         ended_by=job.ended_by(simulation, stopping),
+        ask=lambda w: job.problem.figures(w, job.loss_bound),
     )
     if keeper.folder is not None:
         run.save_outcome(keeper.folder)

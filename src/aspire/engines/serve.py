@@ -1,7 +1,7 @@
 """The worker's side of every engine: one task in, one report out, where the data is.
 
-Besides the method's own tasks there are evaluations: kind `evaluate`, a negative id, the model as
-`w`. The answer is for the history; no method ever sees it.
+Besides the method's own tasks there are questions with a negative id and the model as `w`: kind
+`evaluate`, whose answer is for the history, and `figures`, at the end. No method ever sees them.
 """
 
 from __future__ import annotations
@@ -12,16 +12,19 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor
 
+from aspire.problem.figures import figures_of
 from aspire.problem.sites import Site
-from aspire.protocol import EVALUATION, LARGEST, NoState, task_objection
+from aspire.protocol import EVALUATION, FIGURES, LARGEST, NoState, task_objection
+from aspire.runs.evaluation import Evaluation, FinalFigures
 from aspire.types import Kind, Method, Report, Task
 
-__all__ = ["EVALUATE", "Crew", "NoState", "evaluation_tasks", "look_ahead", "objection", "serve"]
+__all__ = ["Crew", "NoState", "look_ahead", "objection", "questions", "serve"]
 
 logger = logging.getLogger("aspire")
 EVALUATE = "evaluate"
+AT_THE_END = "figures"
+ASKED = {EVALUATE: EVALUATION, AT_THE_END: FIGURES}  # the kinds of questions
 Crew = Sequence[Callable[[], tuple[Method, Site]]]  # one a site, called where its data is
 
 
@@ -29,10 +32,10 @@ def objection(
     task: Task, kinds: Mapping[str, Kind], *, parameters: int, dtype: torch.dtype
 ) -> str | None:
     """Why a worker must not do a task, or None."""
-    evaluates = task.kind == EVALUATE
-    kind = EVALUATION if evaluates else kinds.get(task.kind)
-    if kind is None or evaluates != (task.id < 0):
-        known = ", ".join([*kinds, f"{EVALUATE} with a negative id"])
+    asked = task.kind in ASKED
+    kind = ASKED[task.kind] if asked else kinds.get(task.kind)
+    if kind is None or asked != (task.id < 0):
+        known = ", ".join([*kinds, *(f"{name} with a negative id" for name in ASKED)])
         return f"kind {task.kind!r}: expected one of {known}"
     return task_objection(task, kind, parameters=parameters, dtype=dtype)
 
@@ -47,6 +50,9 @@ def serve(method: Method, local: Site, worker: Any, task: Task) -> tuple[Any, Re
         task = replace(task, vectors={k: v.to(device) for k, v in task.vectors.items()})
     if task.kind == EVALUATE:
         return worker, evaluation(local, task)
+    if task.kind == AT_THE_END:
+        found = figures_of(local, task.vectors["w"], task.scalars["bound"] or None)
+        return worker, Report(task.worker, task.id, {}, found)
     worker, report = method.work(worker, task, local)
     if device != "cpu":
         report = replace(report, vectors={k: v.cpu() for k, v in report.vectors.items()})
@@ -56,7 +62,7 @@ def serve(method: Method, local: Site, worker: Any, task: Task) -> tuple[Any, Re
 def look_ahead(method: Method, local: Site, worker: Any, task: Task) -> Any:
     """Begin on the task after this one, whose report is out; the worker as it is then."""
     ahead = None if method.fast is None else method.fast.ahead
-    if ahead is None or task.kind == EVALUATE:
+    if ahead is None or task.kind in ASKED:
         return worker
     return ahead(worker, task, local)
 
@@ -85,9 +91,12 @@ def evaluation(local: Site, task: Task) -> Report:
     return Report(task.worker, task.id, {}, said)
 
 
-def evaluation_tasks(workers: Sequence[int], id: int, w: Tensor) -> list[Task]:
-    """The same question to each of them; `id` is negative."""
-    return [Task(j, id, EVALUATE, {"w": w}) for j in workers]
+def questions(workers: Sequence[int], asked: Evaluation) -> list[Task]:
+    """The same question to each of them."""
+    if isinstance(asked, FinalFigures):
+        numbers = {"bound": asked.bound or 0.0}
+        return [Task(j, asked.id, AT_THE_END, {"w": asked.w}, numbers) for j in workers]
+    return [Task(j, asked.id, EVALUATE, {"w": asked.w}) for j in workers]
 
 
 def say_conversions(notes: Iterable[str]) -> None:

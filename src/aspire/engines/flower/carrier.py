@@ -18,7 +18,7 @@ from torch import Tensor
 
 from aspire.engines.carrier import Arrival, Back, Gone
 from aspire.engines.flower.messages import PROTOCOL, from_task, to_report
-from aspire.engines.serve import EVALUATE
+from aspire.engines.serve import ASKED
 from aspire.types import Kind, Report, Task
 
 logger = logging.getLogger("aspire")
@@ -166,7 +166,7 @@ class GridCarrier:
         """What the worker would remember if its process lived on, where a task will need it."""
         needed = any("w" in kind.resent for kind in self.kinds.values())
         known = report.vectors.get("w", task.vectors.get("w"))
-        if needed and known is not None and task.kind != EVALUATE:
+        if needed and known is not None and task.kind not in ASKED:
             self.last[task.worker] = known
 
     def _push(self, messages: list[Message]) -> list[str]:
@@ -177,7 +177,7 @@ class GridCarrier:
 
 
 def _message_type(kind: str) -> str:
-    return "evaluate" if kind == EVALUATE else "train"
+    return "evaluate" if kind in ASKED else "train"
 
 
 def _question(node: int) -> Message:
