@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from aspire.intervals import wilson
 from aspire.pages.record import Record
 from aspire.runs import files as rundir
 
 ACCURACY = "accuracy"
 LOSS = "loss"
 PARTS = ("test", "val", "train")
-WIDTH = 1.959963984540054  # standard deviations on each side of an interval of 95 %
 
 
 @dataclass(frozen=True)
@@ -77,14 +76,6 @@ def shown(metric: str, value: float) -> str:
     return f"{value:.4f}" if abs(value) < 1e4 else f"{value:.4g}"
 
 
-def wilson(share: float, n: int) -> tuple[float, float]:
-    """Wilson's score interval of 95 % for a share of n samples."""
-    over = WIDTH**2 / n
-    middle = (share + over / 2) / (1 + over)
-    half = WIDTH * math.sqrt(share * (1 - share) / n + over / (4 * n)) / (1 + over)
-    return max(0.0, middle - half), min(1.0, middle + half)
-
-
 def _accuracies(said: Mapping[str, Any], part: str) -> Sequence[float | None] | None:
     """`accuracies` is on the test parts, and on the train part of a site that has no other."""
     values = said.get("accuracies")
@@ -105,7 +96,7 @@ def _share(score: Score | None) -> Score | None:
     """With its interval, which follows from n alone."""
     if score is None or not score.n:
         return score
-    return Score(score.value, score.part, score.n, *wilson(score.value, score.n))
+    return Score(score.value, score.part, score.n, *wilson(round(score.value * score.n), score.n))
 
 
 def _stored(said: Any, part: str, record: Record) -> Score | None:

@@ -161,4 +161,6 @@ def _promise(said: dict[str, Any]) -> str:
     if not parts:
         return "Nothing can be promised: there are no test figures of every site."
     level = f"With confidence {100 * (1 - said['alpha']):.4g} %"
-    return f"{level}, each for itself: {'; '.join(parts)}. If {' and '.join(said['assumptions'])}."
+    return (
+        f"{level}, each for itself: {'; '.join(parts)}. Assumed: {'; '.join(said['assumptions'])}."
+    )
