@@ -334,6 +334,11 @@ def whole(
     return checkpoint.Saved(simulation.standing(), history, place, seconds, watched or Watched())
 
 
+def finish(job: Job, simulation: simulator.Simulation, stop: Callable[[], bool]) -> Run:
+    """The rest of a run that has no folder, evaluated from here on."""
+    return _finish(job, simulation, Keeper(None, 0.0), [], Watched(), False, None, stop)
+
+
 def _finish(
     job: Job,
     simulation: simulator.Simulation,
