@@ -6,7 +6,8 @@
 
 A module imports from layers to its left, and from its own. Clocks, files, sockets, logging and
 outside randomness start at runs and reproduction.data; printing belongs to the command line alone.
-`compiled` is no layer of the algorithm: it compiles C for this machine, for whoever has some.
+`compiled` is no layer of the algorithm: it finds the compiled C for this processor, and says where
+there is none.
 """
 
 import ast

@@ -1,4 +1,4 @@
-"""Stacks on the CPU, compiled: `rows.c` on tensors, where this machine has a compiler.
+"""Stacks on the CPU, compiled: `rows.c` on tensors, where it is compiled for this processor.
 
 Every row is worked on by itself, so its numbers are the same to the bit beside any other rows, in
 any order and on any number of threads. A batch of many samples is worked on in pieces.
