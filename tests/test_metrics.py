@@ -1,14 +1,20 @@
 """Figures at the end of a run: what they are, where they are computed, and what refuses them."""
 
+import importlib.util
 import json
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
+from safetensors.torch import load_model
 from scipy import stats
 
 from aspire import train
 from aspire.api.certificate import OnTest, certificate
+from aspire.cli import main
 from aspire.intervals import highest_mean, lowest_share, normal, percentiles, wilson
 from aspire.problem.figures import figures_of, one_by_one
 from aspire.problem.metrics import metrics_of
@@ -16,6 +22,8 @@ from aspire.problem.problem import build
 from aspire.protocol import figures_objection
 from aspire.sets import CDNorm
 from aspire.types import Report
+
+ROOT = Path(__file__).parent.parent
 
 # ---------------------------------------------------------------- intervals
 
@@ -319,3 +327,129 @@ def test_proper_answers_are_taken():
     assert figures_objection(Report(1, -3, {}, {**GOOD, **CUT, **RIGHT, **f1}), ["f1"]) is None
     assert figures_objection(Report(1, -3, {}, {}), []) is None
     assert figures_objection(Report(1, -3, {"w": torch.zeros(3)}, {}), []) is not None
+
+
+# ---------------------------------------------------------------- engines
+
+FILE = """
+import torch
+
+def model():
+    torch.manual_seed(0)
+    return torch.nn.Linear(3, 2)
+
+def site(name):
+    draws = torch.Generator().manual_seed("ab".index(name))
+    x = torch.randn(60, 3, generator=draws)
+    y = (x[:, 0] + torch.randn(60, generator=draws) > 0).long()
+    return {"train": (x[:40], y[:40]), "test": (x[40:], y[40:])}
+
+def sites():
+    return ["a", "b"]
+
+def ones(outputs, targets):
+    return (outputs.argmax(1) == 1).float().mean()
+
+def metrics():
+    return {"auroc": "auroc", "ones": ones}
+"""
+OPTIONS = ("--iterations", "10", "--batch-size", "8", "--evaluate-every", "0")
+
+
+def on_the_simulator(file, folder):
+    aspire("train", file, "--out", folder / "run", *OPTIONS)
+    return folder / "run"
+
+
+def on_ray(file, folder):
+    pytest.importorskip("ray", reason="needs aspire-ease[ray]")
+    aspire("train", file, "--engine", "ray", "--actors", "1", "--out", folder / "run", *OPTIONS)
+    return folder / "run"
+
+
+def in_a_federation(file, folder):
+    pytest.importorskip("grpc", reason="needs aspire-ease[federation]")
+    from aspire.engines.grpc import kits
+    from tests.federation.processes import federation
+
+    kits.init(folder / "kits", ["a", "b"], ["127.0.0.1"], 2)
+    with federation(file, folder / "kits", folder, OPTIONS) as parties:
+        assert [party.wait(120) for party in parties] == [0, 0, 0], [p.said for p in parties]
+    return folder / "server" / "run"
+
+
+@pytest.mark.parametrize("engine", [on_the_simulator, on_ray, in_a_federation])
+def test_every_engine_has_the_figures_of_its_model(engine, tmp_path):
+    """Those that this process finds for the same model; a site's own key draws its resamples."""
+    pytest.importorskip("torchmetrics", reason="needs aspire-ease[metrics]")
+    file = tmp_path / "file.py"
+    file.write_text(FILE)
+    run = engine(file, tmp_path)
+    result = json.loads((run / "result.json").read_text())
+    defined = {}
+    exec(FILE, defined)
+    model = defined["model"]()
+    load_model(model, run / "model.safetensors")
+    here = build(
+        model, {n: defined["site"](n) for n in "ab"}, metrics=metrics_of(defined["metrics"]())
+    )
+    answers = here.figures(here.flat.start)
+    for metric in ("loss", "accuracy", "auroc", "ones"):
+        for part in ("train", "test"):
+            for told, said in zip(result["metrics"][metric][part], answers, strict=True):
+                own_key = engine is in_a_federation and metric in ("auroc", "ones")
+                for field in ("value", "n") if own_key else ("value", "n", "low", "high"):
+                    assert told[field] == pytest.approx(said[f"{part}.{metric}.{field}"], rel=1e-6)
+                assert told["low"] <= told["value"] <= told["high"]
+    assert result["certificate"]["tested"][1]["right"] == answers[1]["tested.right"]
+
+
+def aspire(*arguments):
+    result = CliRunner().invoke(main, [str(a) for a in arguments])
+    assert result.exit_code == 0, result.output
+
+
+# ---------------------------------------------------------------- how often they hold
+
+
+def test_the_page_shows_what_was_measured():
+    found = json.loads((ROOT / "benchmarks" / "coverage.json").read_text())
+    page = (ROOT / "docs" / "metrics.md").read_text()
+    assert found["draws"] == 2000
+    for one in found["certificates"]:
+        assert min(one["accuracy"], one["loss"]) >= 1 - found["alpha"]
+        shares = f"{100 * one['accuracy']:.1f} % | {100 * one['loss']:.1f} %"
+        assert f"| {one['sizes'][0]:,} | {shares} |" in page
+    for metric, by_n in found["intervals"].items():
+        assert by_n["5000"] >= 0.94
+        assert (
+            f"| {metric} | " + " | ".join(f"{100 * x:.1f} %" for x in by_n.values()) + " |" in page
+        )
+
+
+def test_certificates_and_intervals_hold_as_often_as_they_say():
+    """The same simulation, smaller: 300 draws are 5 standard errors within these limits."""
+    coverage = coverage_benchmark()
+    found = coverage.certificates(coverage.SIZES, 300)
+    assert min(found["accuracy"], found["loss"]) >= 0.95
+    inside = coverage.intervals(60)
+    assert min(by_n["5000"] for by_n in inside.values()) >= 0.8
+
+
+def test_a_bound_of_one_site_holds_just_often_enough():
+    """All of what may be seen at n = 40, with its chances: at the true share 0.8 exactly."""
+    chances = stats.binom.pmf(np.arange(41), 40, 0.8)
+    misses = [lowest_share(right, 40, 0.05) > 0.8 for right in range(41)]
+    assert 0.02 < chances[misses].sum() <= 0.05
+    chances = stats.binom.pmf(np.arange(41), 40, 0.3)
+    misses = [highest_mean(losses / 40, 40, 0.05) < 0.3 for losses in range(41)]
+    assert 0.005 < chances[misses].sum() <= 0.05
+
+
+def coverage_benchmark():
+    path = ROOT / "benchmarks" / "coverage.py"
+    spec = importlib.util.spec_from_file_location("coverage_benchmark", path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module

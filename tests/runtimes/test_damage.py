@@ -28,7 +28,7 @@ from tests.runtimes.threads import Threads
 pytest.importorskip("grpc", reason="needs aspire-ease[federation]")
 from aspire.api.user_file import job_of, read
 from aspire.engines.grpc import kits
-from aspire.engines.grpc.engine import Federation, federation
+from aspire.engines.grpc.engine import FederationEngine, federation
 from aspire.pages import document
 
 FOLDERS = [f"{kind}-{end}" for kind in (*LEVELS, "federation") for end in ("finished", "stopped")]
@@ -43,7 +43,7 @@ def threads() -> Any:
     """
     change = pytest.MonkeyPatch()
     change.setattr(document, "plotly", lambda: "")
-    change.setattr(Federation, "open", lambda self, crew, names, run: Threads(crew))
+    change.setattr(FederationEngine, "open", lambda self, crew, names, run: Threads(crew))
     yield
     change.undo()
 

@@ -76,9 +76,10 @@ def prepare(
     loss_bound: float | None = None,
     elsewhere: bool = False,
 ) -> Job:
-    """Check every argument of `train` and put the pieces together.
+    """Check the arguments and put the pieces together; they are as in `train`.
 
-    With `elsewhere` a site may be None: its data stays where its worker is.
+    Returns what `resume` and `replay` take. With `elsewhere` a site may be None: its data stays
+    where its worker is.
     """
     limits = limits_of(iterations, gradients, evaluate_every, patience_evaluations, max_seconds)
     seed = whole_number("seed", seed, least=0, most=SEEDS)

@@ -64,6 +64,8 @@ def frontier(
     progress      called with the number of settings that are done, and of all
     stop          asked between events; True raises Interrupted
     arguments     of `train`, such as uncertainty, iterations and seed, on the simulator
+
+    Returns all points: what every site gets under each set.
     """
     check_names(arguments, [*KNOWN, *inspect.signature(frontier).parameters], "frontier")
     if arguments.get("method") is not None:

@@ -128,6 +128,9 @@ def train(
                     `patience` seconds; None: all
     deadline        on an engine: a site that a step has to wait for is declared away when it takes
                     so many times as long as the others usually do; None: no limit
+    source          written to run.json: what the arguments were made of
+
+    Returns the trained model, its figures and its history.
     """
     check_names(arguments, KNOWN)
     if log is None:
@@ -209,8 +212,14 @@ def resume(
     patience_evaluations: int | None = None,
     max_seconds: float | None = None,
 ) -> Run:
-    """Go on from the last checkpoint of a run, with the job, engine and crew that started it.
+    """Go on from the last checkpoint of a run.
 
+    directory     of the run
+    job           what `prepare` makes of the arguments that the run had
+    engine, crew  those that started it; None: the simulator
+    stationarity, callbacks, progress, stop, checkpoint_seconds   as in `train`
+
+    Returns the run, from its first iteration to its last.
     `iterations`, `gradients`, `patience_evaluations` and `max_seconds` take the place of those that
     the run had; with one of them a run that has ended goes on, too. They are totals: a run of 100
     iterations goes on for 100 more with iterations=200.
@@ -275,9 +284,13 @@ def blaming_the_checkpoint(path: Path) -> Iterator[None]:
 
 
 def replay(directory: str | Path, job: Job) -> tuple[int, str]:
-    """Absorb the events of a run again; the number of events and the state's hash if equal.
+    """Absorb the events of a run again; ValueError, or `Differs`, where the state is another.
 
-    A log of level `digest` has no events to follow, so the run itself is repeated.
+    directory  of the run
+    job        what `prepare` makes of the arguments that the run had
+
+    Returns the number of events, and the hash of the state. A log of level `digest` has no events
+    to follow, so the run itself is repeated.
     """
     folder = Path(directory)
     settings = read_settings(folder)

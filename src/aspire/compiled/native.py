@@ -35,7 +35,7 @@ def several(kind: Any, names: str) -> list[tuple[str, Any]]:
     return [(name, kind) for name in names.split()]
 
 
-class Problem(ctypes.Structure):
+class NativeStack(ctypes.Structure):
     """As in rows.c."""
 
     _fields_ = (
@@ -49,7 +49,7 @@ class Problem(ctypes.Structure):
 
 
 def shapes(layers: Sequence[Any]) -> list[Any]:
-    """`inputs` to `drop` of a Problem."""
+    """`inputs` to `drop` of a NativeStack."""
     sizes = [(x.inputs, x.outputs, int(x.bias), KINDS.index(x.activation.kind)) for x in layers]
     numbers = [(*x.activation.numbers, x.drop) for x in layers]
     return [

@@ -33,7 +33,7 @@ class Caller:
     def __init__(self, layers: Layers, dtype: torch.dtype, drop: float = 0.0) -> None:
         self.functions = native.library(dtype)
         row = sum(layer.outputs * (layer.inputs + layer.bias) for layer in layers)
-        self.problem = native.Problem(len(layers), 1, row, *native.shapes(layers))
+        self.problem = native.NativeStack(len(layers), 1, row, *native.shapes(layers))
         self.problem.drop_first = drop
         self.random = bool(drop) or any(layer.drop for layer in layers)
         self.place = ctypes.addressof(self.problem)
