@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
 
 import aspire
 from aspire import train
-from aspire.api.frontier import Frontier, Setting, wilson
+from aspire.api.frontier import Frontier, Setting
 from aspire.api.sweep import set_at
-from aspire.sets import CDNorm
+from aspire.cli import main
+from aspire.sets import KL, Box, CDNorm
 
 
 def made(val, test=None, n=100) -> Frontier:
@@ -51,13 +55,6 @@ def test_the_knee_is_the_first_within_one_standard_error_of_the_best():
     assert made([[0.9, 0.5], [0.9, 0.66], [0.9, 0.7]]).knee == 1
     assert made([[0.9, 0.5], [0.9, 0.65], [0.9, 0.7]]).knee == 2
     assert made([[0.9, 0.5], [0.9, 0.66], [0.9, 0.7]], n=10_000).knee == 2
-
-
-def test_wilsons_interval_agrees_with_published_figures():
-    """R. Newcombe, Statistics in Medicine 17 (1998), table I, method 3."""
-    low, high = wilson(np.array([81 / 263, 15 / 148, 0.0, 1.0]), np.array([263, 148, 20, 29]))
-    assert np.allclose(low, [0.2553, 0.0624, 0.0, 0.8830], atol=5e-5)
-    assert np.allclose(high, [0.3662, 0.1605, 0.1611, 1.0], atol=5e-5)
 
 
 def test_the_price_agrees_with_published_figures():
@@ -134,3 +131,88 @@ def test_six_settings_cost_less_than_half_of_six_runs(make):
     assert found.gradients <= sum(run.worker_gradients for run in runs) / 2
     for run, setting in zip(runs, found.settings, strict=True):
         assert np.abs(run.accuracies - setting.test).max() <= 0.1
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"floor": 80}, "floor=80: expected an accuracy above 0 and up to 1"),
+        ({"share": 1.0}, "share=1: expected a number between 0 and 1"),
+        ({"dial": "beta"}, "dial='beta': expected one of budget, radius"),
+        ({"values": [1.0]}, "two or more different numbers"),
+        ({"values": [1.0, 1.0]}, "two or more different numbers"),
+        ({"values": [-1.0, 1.0]}, "two or more different numbers"),
+        ({"uncertainty": Box(0.1, 0.6)}, "expected a set with a budget, radius or beta"),
+        ({"uncertainty": CDNorm(radius=0.3, budget=0.0)}, "expected a budget above 0"),
+        ({"method": aspire.methods.afl()}, "method is given: expected none"),
+    ],
+)
+def test_bad_arguments_are_refused_before_anything_is_trained(given, sentence, tmp_path):
+    out = tmp_path / "price"
+    with pytest.raises(ValueError, match=sentence):
+        aspire.frontier(linear(), sites(), iterations=10**9, out=out, **given)
+    assert not out.exists()
+
+
+def test_every_site_needs_all_three_parts():
+    lacking = sites()
+    del lacking["site 1"]["val"]
+    with pytest.raises(ValueError, match="site 'site 1' has no val part"):
+        aspire.frontier(linear(), lacking, iterations=10)
+    with pytest.raises(TypeError, match=r"frontier\(\) got an unexpected argument 'iteration'"):
+        aspire.frontier(linear(), sites(), iteration=10)
+
+
+def test_a_model_without_class_scores_is_refused():
+    real = {
+        name: {part: (x, x.clone()) for part, (x, _) in site.items()}
+        for name, site in sites().items()
+    }
+    with pytest.raises(ValueError, match="no class scores: expected a classifier"):
+        aspire.frontier(linear(), real, iterations=10, loss="mse")
+
+
+def test_radii_that_differ_keep_their_ratio():
+    found = set_at(CDNorm(radius=[0.1, 0.2, 0.4], budget=2.0), "radius", 0.2)
+    assert np.allclose(found.radius, [0.05, 0.1, 0.2])
+    assert set_at(KL(0.5), "radius", 0.25).radius == 0.25
+
+
+FILE = """
+import torch
+from aspire.sets import CDNorm
+from tests.test_frontier import linear as model, sites
+
+def uncertainty():
+    return CDNorm(radius=1 / 3, budget=3.0)
+"""
+
+
+def test_the_command_writes_a_page_numbers_and_the_runs(tmp_path):
+    pytest.importorskip("plotly", reason="needs aspire-ease[report]")
+    file, out = tmp_path / "file.py", tmp_path / "price"
+    file.write_text(FILE, encoding="utf-8")
+    options = ["--iterations", "30", "--values", "0,1.5,3", "--floor", "0.5", "--out", str(out)]
+    said = CliRunner().invoke(main, ["frontier", str(file), *options])
+    assert said.exit_code == 0, said.output
+    assert "floor 50.0 %" in said.stdout
+    found = json.loads((out / "frontier.json").read_text())
+    assert [setting["value"] for setting in found["settings"]] == [0.0, 1.5, 3.0]
+    assert found["answer"]["floor"] == 0.5
+    for setting in found["settings"]:
+        result = json.loads((out / f"budget-{setting['value']:g}" / "result.json").read_text())
+        assert result["accuracies"] == setting["test_accuracies"]
+        low, high = setting["test_intervals"]
+        assert all(low[j] <= p <= high[j] for j, p in enumerate(setting["test_accuracies"]))
+    assert "<h1>The price of robustness" in (out / "frontier.html").read_text(encoding="utf-8")
+    again = CliRunner().invoke(main, ["frontier", str(file), *options])
+    assert again.exit_code == 2
+    assert "expected a new or an empty folder" in again.output
+
+
+def test_numbers_that_are_none_end_in_a_sentence(tmp_path):
+    (tmp_path / "file.py").write_text(FILE, encoding="utf-8")
+    command = ["frontier", str(tmp_path / "file.py"), "--values", "0;1"]
+    said = CliRunner().invoke(main, command)
+    assert said.exit_code == 2
+    assert "values='0;1': expected numbers such as 0,1,2,4" in said.output

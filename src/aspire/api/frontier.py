@@ -13,10 +13,10 @@ import numpy as np
 
 from aspire.api.run import Run
 from aspire.arguments import real_number, shown
+from aspire.intervals import wilson
 from aspire.runs import files as rundir
 from aspire.types import Array, Mask
 
-Z = 1.96  # of intervals with 95 %
 JSON = "frontier.json"
 Band = tuple[Array, Array]  # lower and upper ends
 
@@ -95,7 +95,9 @@ class Frontier:
 
     def intervals(self, k: int) -> Band:
         """Wilson's intervals of the accuracies on test at setting k, with 95 %, by site."""
-        return wilson(self.settings[k].test, self.test_samples)
+        shares = zip(self.settings[k].test, self.test_samples, strict=True)
+        low, high = np.array([wilson(round(share * n), int(n)) for share, n in shares]).T
+        return low, high
 
     def price(self, k: int, against: int = 0) -> tuple[Array, Band]:
         """What each site's accuracy on test changes by from one setting to another.
@@ -169,14 +171,6 @@ def check_floor(floor: Any) -> None:
     expected = "an accuracy above 0 and up to 1, such as 0.8"
     if real_number("floor", floor, expected, above=0.0) > 1:
         raise ValueError(f"floor={shown(floor)}: expected {expected}")
-
-
-def wilson(share: Array, samples: Array) -> Band:
-    """Wilson's score interval of proportions, with 95 %."""
-    spread = Z**2 / samples
-    middle = (share + spread / 2) / (1 + spread)
-    half = Z / (1 + spread) * np.sqrt(share * (1 - share) / samples + spread / (4 * samples))
-    return np.minimum(middle - half, share), np.maximum(middle + half, share)
 
 
 def _first(there: Mask) -> int | None:

@@ -75,13 +75,13 @@ def frontier(
         raise ValueError(f"share={share:g}: expected a number between 0 and 1")
     if floor is not None:
         check_floor(floor)
-    if out is not None:
-        rundir.new_folder(Path(out))
     sites = named(sites)
     job = prepare(model, sites, **arguments)
     check_parts(job)
     dial = dial_of(job.uncertainty, dial)
     values = values_of(job, dial, values)
+    if out is not None:
+        rundir.new_folder(Path(out))
     trunk = Trunk(model, sites, arguments, share, stop)
     runs: list[Run] = []
     for run in trunk.branches([set_at(job.uncertainty, dial, value) for value in values]):

@@ -68,7 +68,7 @@ def at(x: Any) -> int:
 @lru_cache(maxsize=4)
 def library(dtype: torch.dtype) -> Any:
     """The compiled functions for rows of this type; None: there are none."""
-    found: Any = load(NAMES[dtype], Problem) if dtype in NAMES else None
+    found: Any = load(NAMES[dtype], NativeStack) if dtype in NAMES else None
     if found is None:
         return None
     found.room_bytes.argtypes = (_array,)
