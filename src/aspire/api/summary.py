@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 WIDE = 100  # columns of a screen
 SITES = 10  # that fit on one
 NAME = 30  # letters of a site's name there
+ABREAST = 3  # columns with intervals
 ABSENCES = 4
 MANY = 20  # absences that a whole summary shows
 
@@ -160,7 +161,9 @@ def figure_lines(run: Run, names: Sequence[str]) -> list[str]:
     ]
     found = run.certificate()
     certified = [] if found is None else str(found).splitlines()
-    return [f"on the {part} part, with intervals of 95 %:", *aligned(names, columns), *certified]
+    groups = [columns[i : i + ABREAST] for i in range(0, len(columns), ABREAST)]
+    tables = [line for group in groups for line in aligned(names, group)]
+    return [f"on the {part} part, with intervals of 95 %:", *tables, *certified]
 
 
 def absence_lines(run: Run, most: int) -> list[str]:
