@@ -15,8 +15,8 @@ from scipy import stats
 from aspire import train
 from aspire.api.certificate import OnTest, certificate
 from aspire.cli import main
-from aspire.intervals import highest_mean, lowest_share, normal, percentiles, wilson
 from aspire.problem.figures import figures_of, one_by_one
+from aspire.problem.intervals import highest_mean, lowest_share, normal, percentiles, wilson
 from aspire.problem.metrics import metrics_of
 from aspire.problem.problem import build
 from aspire.protocol import figures_objection
