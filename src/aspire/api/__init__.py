@@ -1,6 +1,7 @@
 """The Python door: `train(model, sites, ...)` gives a `Run`."""
 
 from aspire.api.job import Job
+from aspire.api.loading import load
 from aspire.api.memory import Memory, predict
 from aspire.api.preparing import prepare
 from aspire.api.run import Run
@@ -12,6 +13,7 @@ __all__ = [
     "Job",
     "Memory",
     "Run",
+    "load",
     "predict",
     "prepare",
     "replay",

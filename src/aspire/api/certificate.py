@@ -134,6 +134,15 @@ def _tested(said: Mapping[str, float]) -> OnTest:
     return OnTest(right, judged, said.get("tested.loss"), n, said.get("tested.bound"))
 
 
+def read(told: Mapping[str, Any] | None) -> tuple[Certificate | None, list[OnTest | None]]:
+    """From result.json: the certificate, and what each site said of its test part."""
+    if told is None:
+        return None, []
+    found: dict[str, Any] = {n: tuple(x) if isinstance(x, list) else x for n, x in told.items()}
+    tested = [x and OnTest(**x) for x in found.pop("tested")]
+    return Certificate(**found), tested
+
+
 def told(found: Certificate | None, tested: Sequence[OnTest | None]) -> dict[str, Any] | None:
     """As result.json has it."""
     if found is None:

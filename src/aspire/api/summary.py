@@ -42,8 +42,12 @@ def screenful(run: Run) -> str:
 
 
 def site_lines(run: Run, names: Sequence[str]) -> list[str]:
+    """The first sites in columns."""
+    return aligned(names, site_columns(run, len(names)))
+
+
+def site_columns(run: Run, count: int) -> list[tuple[str, list[str]]]:
     """The weight, losses with their numbers of samples, and accuracy of the first sites."""
-    count = len(names)
     columns = [
         ("weight", [f"{x:.3f}" for x in run.weights[:count]]),
         ("train loss", [_number(x) for x in run.losses[:count]]),
@@ -58,7 +62,7 @@ def site_lines(run: Run, names: Sequence[str]) -> list[str]:
     if run.accuracies is not None:
         columns.append(("accuracy", [_percent(x) for x in run.accuracies[:count]]))
         columns.append(("on", [part or "-" for part in run.parts[:count]]))
-    return aligned(names, columns)
+    return columns
 
 
 def aligned(names: Sequence[str], columns: Sequence[tuple[str, list[str]]]) -> list[str]:
