@@ -191,9 +191,10 @@ class Trunk:
         kept = copy.deepcopy(simulation.standing())
         start = job.problem.flat.module(job.method.model(kept.master))
         yield self.finished(job, simulation, 0)
+        goes_on = job.method.name == "direct"
         for uncertainty in sets[1:]:
-            job = self.job(self.model, uncertainty)
-            if job.method.name == "direct":
+            if goes_on:
+                job = self.job(self.model, uncertainty)
                 simulation = job.begin()
                 simulation.stand(copy.deepcopy(kept))
                 under(job.uncertainty, simulation.master)
