@@ -15,8 +15,8 @@ from scipy import stats
 from aspire import train
 from aspire.api.certificate import OnTest, certificate
 from aspire.cli import main
-from aspire.intervals import highest_mean, lowest_share, normal, percentiles, wilson
 from aspire.problem.figures import figures_of, one_by_one
+from aspire.problem.intervals import highest_mean, lowest_share, normal, percentiles, wilson
 from aspire.problem.metrics import metrics_of
 from aspire.problem.problem import build
 from aspire.protocol import figures_objection
@@ -319,6 +319,12 @@ def test_the_command_line(tmp_path):
     assert result["metrics"].keys() == {"loss", "accuracy", "f1"}  # --metrics counts more
     assert result["certificate"]["loss_bound"] == 2.0
     assert result["iterations"] == 12
+
+
+@pytest.mark.parametrize("bound", [0.0, -1.0, float("nan"), float("inf"), 1e13, "3", True])
+def test_a_bound_that_is_none_is_refused(bound):
+    with pytest.raises(ValueError, match="loss_bound="):
+        train(torch.nn.Linear(3, 2), sites(), loss_bound=bound, **ARGUMENTS)
 
 
 def test_a_site_without_the_figure_is_named(caplog):

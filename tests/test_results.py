@@ -202,7 +202,7 @@ def test_predict_and_export_of_several_inputs(tmp_path: Path) -> None:
     torch.testing.assert_close(again, found)
 
 
-def test_predict_with_the_statistics_of_a_site() -> None:
+def test_predict_with_the_statistics_of_a_site(tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2))
     run = train(model, blobs(), buffers="site", form="direct", **QUICK)
@@ -212,6 +212,91 @@ def test_predict_with_the_statistics_of_a_site() -> None:
     assert not torch.equal(run.predict(x, site="s1"), run.predict(x))
     with pytest.raises(ValueError, match="site='s9': expected one of s0, s1"):
         run.predict(x, site="s9")
+    run.save(tmp_path / "run")
+    again = aspire.load(tmp_path / "run", model)
+    assert torch.equal(again.predict(x), run.predict(x))
+    with pytest.raises(ValueError, match="site='s1': a run's folder has the pooled statistics"):
+        again.predict(x, site="s1")
+
+
+def test_a_lazy_model_is_loaded(tmp_path: Path) -> None:
+    run = train(nn.Sequential(nn.LazyLinear(2)), blobs(), out=tmp_path / "run", **QUICK)
+    again = aspire.load(tmp_path / "run", nn.Sequential(nn.LazyLinear(2)))
+    assert torch.equal(again.predict(torch.ones(4, 3)), run.predict(torch.ones(4, 3)))
+
+
+# ---------------------------------------------------------------- evaluate
+
+
+@pytest.mark.parametrize("loaded", [False, True])
+def test_evaluating_the_sites_of_a_run_gives_its_figures(loaded: bool, tmp_path: Path) -> None:
+    arguments = QUICK | {"metrics": "auroc", "weight_decay": 0.1, "form": "consensus"}
+    run = train(net(), blobs(), out=tmp_path / "run", **arguments)
+    asked = aspire.load(tmp_path / "run", net()) if loaded else run
+    found = asked.evaluate(blobs(), "auroc")
+    assert found.sites == run.sites
+    assert found.parts == ("test",) * 4
+    assert list(found.metrics) == ["loss", "accuracy", "auroc"]
+    for name, figures in found.metrics.items():
+        for ours, theirs in zip(figures, run.metrics[name]["test"], strict=True):
+            assert ours is not None
+            assert theirs is not None
+            assert vars(ours) == pytest.approx(vars(theirs))
+
+
+def test_evaluating_new_sites() -> None:
+    run = train(net(), blobs(), **QUICK)
+    x, y = torch.randn(30, 3), torch.arange(30) % 2
+    new = {"new": (x, y), "val": {"val": (x[:10], y[:10])}, "train": {"train": (x[:5], y[:5])}}
+    found = run.evaluate(new, {"ones": lambda outputs, _: outputs.argmax(1).float().mean()})
+    assert (found.sites, found.parts) == (("new", "val", "train"), ("all", "val", "train"))
+    outputs = run.predict(x)
+    for j, n in enumerate((30, 10, 5)):
+        for name, value in (
+            ("loss", nn.functional.cross_entropy(outputs[:n], y[:n])),
+            ("accuracy", (outputs[:n].argmax(1) == y[:n]).float().mean()),
+            ("ones", outputs[:n].argmax(1).float().mean()),
+        ):
+            figure = found.metrics[name][j]
+            assert figure is not None
+            assert (figure.value, figure.n) == (pytest.approx(float(value), rel=1e-5), n)
+    lines = repr(found).splitlines()
+    assert lines[0].split()[:4] == ["site", "on", "n", "loss"]
+    assert lines[2].split()[:3] == ["val", "val", "10"]
+    assert found._repr_html_().count("<tr>") == 4
+
+
+def test_what_cannot_be_evaluated(tmp_path: Path) -> None:
+    run = train(net(), blobs(), loss=OwnLoss(), out=tmp_path / "run", **QUICK)
+    x, y = torch.randn(30, 3), torch.arange(30) % 2
+    with pytest.raises(ValueError, match="site 'a': the model and the loss do not take"):
+        run.evaluate({"a": (x[:, :2], y)})
+    with pytest.raises(ValueError, match="sites is empty"):
+        run.evaluate({})
+    with pytest.raises(ValueError, match=r"metric.*'nothing'"):
+        run.evaluate({"a": (x, y)}, "nothing")
+    again = aspire.load(tmp_path / "run", net())
+    with pytest.raises(ValueError, match="loss=None: the loss of a run that was loaded"):
+        again.evaluate({"a": (x, y)})
+    same = again.evaluate({"a": (x, y)}, loss=OwnLoss())
+    assert same.metrics == run.evaluate({"a": (x, y)}).metrics
+
+
+class OwnLoss:
+    def __call__(self, output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return nn.functional.multi_margin_loss(output, target)
+
+
+def test_evaluating_changes_neither_run_nor_model() -> None:
+    run = train(net(), blobs(), **QUICK)
+    before = {name: x.clone() for name, x in run.model.state_dict().items()}
+    modes = [m.training for m in run.model.modules()]
+    torch.manual_seed(5)
+    state = torch.get_rng_state()
+    run.evaluate(blobs(), "auroc")
+    assert torch.equal(torch.get_rng_state(), state)
+    assert [m.training for m in run.model.modules()] == modes
+    assert all(torch.equal(x, before[name]) for name, x in run.model.state_dict().items())
 
 
 # ---------------------------------------------------------------- export

@@ -13,11 +13,11 @@ from click.testing import CliRunner
 pytest.importorskip("plotly", reason="needs aspire-ease[report]")
 from aspire.api import train
 from aspire.cli import main
-from aspire.intervals import wilson
 from aspire.pages import Chart, Table
 from aspire.pages.record import read
 from aspire.pages.report import page_of, report
 from aspire.pages.trail import Trail, gaps
+from aspire.problem.intervals import wilson
 from aspire.runs import files as rundir
 from tests.browser import LOOKS, Tab
 from tests.helpers import blobs, linear

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from aspire.intervals import highest_mean, level_of, lowest_share
+from aspire.problem.intervals import highest_mean, level_of, lowest_share
 from aspire.runs.figures import Answers
 from aspire.sets import UncertaintySet
 from aspire.types import Mask

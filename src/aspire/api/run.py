@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from aspire.api.certificate import Certificate, OnTest, certificate, tested_of, told
 from aspire.api.converged import SETTLED, trend
+from aspire.api.evaluating import Evaluation, evaluated
 from aspire.api.exporting import export
 from aspire.api.inputs import batch_for_export, description_of, outputs_of
 from aspire.api.job import Job
@@ -22,6 +23,8 @@ from aspire.api.selection import figures, selected
 from aspire.api.showing import as_html, readme
 from aspire.api.summary import screenful
 from aspire.arguments import shown
+from aspire.problem.objective import Loss
+from aspire.problem.sources import Collate
 from aspire.protocol import ALWAYS
 from aspire.runs.evaluation import Away, evaluated_on
 from aspire.runs.figures import Answers, Table, plain, table
@@ -112,6 +115,11 @@ class Run:
             raise ValueError(f"site={site!r}: expected one of {', '.join(self.sites)}")
         model = copy.deepcopy(self.model)
         if self.site_buffers is not None:
+            if site not in self.site_buffers:
+                raise ValueError(
+                    f"site={site!r}: a run's folder has the pooled statistics, and not those of "
+                    "each site: expected the run that train() returned"
+                )
             load(model, self.site_buffers[site])
         return model
 
@@ -212,6 +220,24 @@ class Run:
             "metrics": plain(self.metrics),
             "certificate": told(self.certificate(), self.tested),
         }
+
+    def evaluate(
+        self,
+        sites: Mapping[str, Any] | Sequence[Any],
+        metrics: Any = None,
+        *,
+        loss: str | Loss | None = None,
+        collate_fn: Collate | None = None,
+    ) -> Evaluation:
+        """Figures of the model on sites that need not have taken part, each with n and an interval.
+
+        Args:
+            sites: as for `train`. Of a site with parts the test part counts, else val, else train.
+            metrics: besides loss and accuracy, as for `train`.
+            loss: None: that of the run.
+            collate_fn: how samples of these sites become a batch, as for `train`.
+        """
+        return evaluated(self, sites, metrics, loss, collate_fn)
 
     def predict(self, inputs: Any, *, site: str | None = None) -> Any:
         """The model's outputs, in eval mode and without gradients.

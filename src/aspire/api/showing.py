@@ -32,10 +32,13 @@ def as_html(run: Run) -> str:
     lines += absence_lines(run, ABSENCES)
     if len(run.sites) > SITES:
         lines = [f"... and {len(run.sites) - SITES} more sites", *lines]
+    return f"{html_table(head, rows)}<p>{'<br>'.join(map(escape, lines))}</p>"
+
+
+def html_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     cells = "".join(f"<th>{escape(x)}</th>" for x in head)
     body = "".join("<tr>" + "".join(f"<td>{escape(x)}</td>" for x in r) + "</tr>" for r in rows)
-    below = "<br>".join(map(escape, lines))
-    return f"<table><thead><tr>{cells}</tr></thead><tbody>{body}</tbody></table><p>{below}</p>"
+    return f"<table><thead><tr>{cells}</tr></thead><tbody>{body}</tbody></table>"
 
 
 def table(run: Run, most: int) -> tuple[list[str], list[list[str]]]:

@@ -155,7 +155,7 @@ def figure_lines(run: Run, names: Sequence[str]) -> list[str]:
         return []
     part = next(x for x in ("test", "val", "train") if x in run.metrics["loss"] or x == "train")
     columns = [
-        (metric, [_with_interval(x) for x in parts.get(part, ())[: len(names)]])
+        (metric, [with_interval(x) for x in parts.get(part, ())[: len(names)]])
         for metric, parts in run.metrics.items()
         if part in parts
     ]
@@ -183,7 +183,7 @@ def _number(x: float) -> str:
     return f"{x:.4f}" if abs(x) < 1e6 else f"{x:.4g}"
 
 
-def _with_interval(x: Figure | None) -> str:
+def with_interval(x: Figure | None) -> str:
     if x is None:
         return "-"
     return f"{x.value:.3f}" if x.low is None else f"{x.value:.3f} [{x.low:.3f}, {x.high:.3f}]"

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from aspire.intervals import wilson
 from aspire.pages.record import Record
+from aspire.problem.intervals import wilson
 from aspire.runs import files as rundir
 
 ACCURACY = "accuracy"

@@ -19,9 +19,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, mse_loss
 
-from aspire.intervals import Pair, normal, percentiles, wilson
 from aspire.problem.conversion import each
 from aspire.problem.failures import Failed, at, calling
+from aspire.problem.intervals import Pair, normal, percentiles, wilson
 from aspire.problem.metrics import Metric
 from aspire.problem.objective import Objective, classifies, scores_of
 from aspire.problem.samples import Samples
