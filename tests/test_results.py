@@ -202,7 +202,7 @@ def test_predict_and_export_of_several_inputs(tmp_path: Path) -> None:
     torch.testing.assert_close(again, found)
 
 
-def test_predict_with_the_statistics_of_a_site() -> None:
+def test_predict_with_the_statistics_of_a_site(tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2))
     run = train(model, blobs(), buffers="site", form="direct", **QUICK)
@@ -212,6 +212,17 @@ def test_predict_with_the_statistics_of_a_site() -> None:
     assert not torch.equal(run.predict(x, site="s1"), run.predict(x))
     with pytest.raises(ValueError, match="site='s9': expected one of s0, s1"):
         run.predict(x, site="s9")
+    run.save(tmp_path / "run")
+    again = aspire.load(tmp_path / "run", model)
+    assert torch.equal(again.predict(x), run.predict(x))
+    with pytest.raises(ValueError, match="site='s1': a run's folder has the pooled statistics"):
+        again.predict(x, site="s1")
+
+
+def test_a_lazy_model_is_loaded(tmp_path: Path) -> None:
+    run = train(nn.Sequential(nn.LazyLinear(2)), blobs(), out=tmp_path / "run", **QUICK)
+    again = aspire.load(tmp_path / "run", nn.Sequential(nn.LazyLinear(2)))
+    assert torch.equal(again.predict(torch.ones(4, 3)), run.predict(torch.ones(4, 3)))
 
 
 # ---------------------------------------------------------------- evaluate

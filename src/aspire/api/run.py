@@ -115,6 +115,11 @@ class Run:
             raise ValueError(f"site={site!r}: expected one of {', '.join(self.sites)}")
         model = copy.deepcopy(self.model)
         if self.site_buffers is not None:
+            if site not in self.site_buffers:
+                raise ValueError(
+                    f"site={site!r}: a run's folder has the pooled statistics, and not those of "
+                    "each site: expected the run that train() returned"
+                )
             load(model, self.site_buffers[site])
         return model
 
