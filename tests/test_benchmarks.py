@@ -67,6 +67,13 @@ def test_quick_benchmarks_run_and_write_nothing(script):
     assert files == {path: path.stat().st_mtime_ns for path in BENCHMARKS.glob("*.json")}
 
 
+def test_the_frontier_is_compared_with_a_sweep_from_scratch():
+    pytest.importorskip("sklearn", reason="needs aspire-ease[demo]")
+    said = run("frontier.py", "--quick", "--only", "demo")
+    assert "demo: 0." in said
+    assert "80.0" in said
+
+
 def load(name: str):
     """A benchmark as a module; what it imports beside itself is not needed here."""
     spec = importlib.util.spec_from_file_location(f"benchmark_{name}", BENCHMARKS / f"{name}.py")
@@ -117,8 +124,15 @@ def test_cells_made_again_are_compared_but_for_seconds_and_versions(tmp_path):
 
     for folder, seconds in (("one", 1.0), ("two", 2.0)):
         put(folder, 0, worst_accuracy=0.5, worst_case_loss=float("nan"), wall_seconds=seconds)
-    put("one", 1, worst_accuracy=0.5)
-    put("two", 1, worst_accuracy=0.75)
-    put("one", 2, worst_accuracy=0.5)
+    for seed, one, two in ((1, 0.5, 0.75), (2, 0.5, 0.5 + 1e-16), (3, 0.5, 0.25), (4, 0.5, 0.53)):
+        put("one", seed, worst_accuracy=one, accuracies=[1.0, one / 3])
+        put("two", seed, worst_accuracy=two, accuracies=[1.0, two / 3 * (1 + 1e-15)])
+    put("one", 5, worst_accuracy=0.5)
     found = again.compare(again.cells(tmp_path / "one"), again.cells(tmp_path / "two"))
-    assert found == (1, {"table1/sc-ma/afl/1": 25.0})
+    row = found.pop("table1/sc-ma/afl")
+    assert found == {}
+    assert (row["same"], row["rounded"]) == (1, 1)
+    assert row["points"] == pytest.approx({"1": 25.0, "3": -25.0, "4": 3.0})
+    assert row["mean"] == pytest.approx(1.0)
+    assert row["error"] == pytest.approx(14.4683, abs=1e-4)  # the root of 628 / 3
+    assert row["within"]

@@ -321,6 +321,12 @@ def test_the_command_line(tmp_path):
     assert result["iterations"] == 12
 
 
+@pytest.mark.parametrize("bound", [0.0, -1.0, float("nan"), float("inf"), 1e13, "3", True])
+def test_a_bound_that_is_none_is_refused(bound):
+    with pytest.raises(ValueError, match="loss_bound="):
+        train(torch.nn.Linear(3, 2), sites(), loss_bound=bound, **ARGUMENTS)
+
+
 def test_a_site_without_the_figure_is_named(caplog):
     def picky(outputs, targets):
         if bool((targets == 1).all()):

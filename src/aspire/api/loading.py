@@ -12,13 +12,16 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_model
 from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
 
-from aspire.api import certificate
+from aspire.api import certificate, inputs
 from aspire.api.options import check_uncertainty
 from aspire.api.run import Run
 from aspire.api.user_file import call, read
 from aspire.api.user_file import load as run_file
 from aspire.arguments import kind, shown
+from aspire.problem.copies import called
+from aspire.problem.lazy import first_lazy
 from aspire.runs import figures
 from aspire.runs import files as rundir
 from aspire.runs.folder import has_ended, read_settings
@@ -57,18 +60,16 @@ def load(
         raise ValueError(f"{path}: the run has not ended: expected one with a {rundir.RESULT}")
     result = rundir.read_record(path / rundir.RESULT, sealed=True)
     module = module_of(path, settings) if model is None else given(model)
-    fill(module, path / rundir.MODEL)
+    fill(module, path / rundir.MODEL, result.get("inputs"))
+    own: dict[str, Any] | None
+    own = {} if settings.get("buffers") == "site" and has_statistics(module) else None
+    history = rundir.read_lines(path / rundir.HISTORY)
+    about: dict[str, Any] = {"settings": settings, "history": history, "site_buffers": own}
     try:
-        return Run(
-            model=module,
-            settings=settings,
-            history=rundir.read_lines(path / rundir.HISTORY),
-            **restored(result),
-        )
+        return Run(model=module, **about, **restored(result))
     except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(
-            f"{path / rundir.RESULT}: expected the result of a run ({error})"
-        ) from None
+        place = path / rundir.RESULT
+        raise ValueError(f"{place}: expected the result of a run ({error})") from None
 
 
 def restored(result: dict[str, Any]) -> dict[str, Any]:
@@ -114,14 +115,23 @@ def module_of(path: Path, settings: dict[str, Any]) -> nn.Module:
     return module
 
 
-def fill(module: nn.Module, path: Path) -> None:
-    """Give the module the numbers in the file."""
+def has_statistics(module: nn.Module) -> bool:
+    """Whether it has batch-norm layers that remember what they saw."""
+    norms = [m for m in module.modules() if isinstance(m, _NormBase)]
+    return any(norm.track_running_stats for norm in norms)
+
+
+def fill(module: nn.Module, path: Path, description: Any) -> None:
+    """Give the module the numbers in the file; `description` is of its inputs."""
     if not path.is_file():
         raise ValueError(f"{path}: expected a file of a run, and there is none")
+    if first_lazy(module) is not None and inputs.known(description):
+        with torch.no_grad(), torch.random.fork_rng(devices=()):
+            called(module, inputs.zeros(description, 2))
     try:
         load_model(module, path)
     except SafetensorError as error:
         raise ValueError(f"{path} cannot be read: {error}") from None
-    except RuntimeError as error:
+    except (RuntimeError, ValueError) as error:
         why = " ".join(str(error).split())
         raise ValueError(f"model={shown(module)} does not fit {path}: {why}") from None

@@ -115,6 +115,11 @@ class Run:
             raise ValueError(f"site={site!r}: expected one of {', '.join(self.sites)}")
         model = copy.deepcopy(self.model)
         if self.site_buffers is not None:
+            if site not in self.site_buffers:
+                raise ValueError(
+                    f"site={site!r}: a run's folder has the pooled statistics, and not those of "
+                    "each site: expected the run that train() returned"
+                )
             load(model, self.site_buffers[site])
         return model
 
@@ -123,6 +128,8 @@ class Run:
 
         Each holds with confidence 1 - alpha over all sites together, under its `assumptions`.
         """
+        if not any(self.tested):
+            return None
         if self.certified is not None and alpha == self.certified.alpha:
             return self.certified
         if isinstance(self.settings.get("uncertainty"), str):
@@ -130,8 +137,7 @@ class Run:
                 f"alpha={shown(alpha)}: the set of a run that was loaded is known by its text "
                 "alone: expected 0.05, or aspire.load(..., uncertainty=) with the set"
             )
-        tested = self.tested or [None] * len(self.sites)
-        return certificate(self.sites, tested, self.settings.get("uncertainty"), alpha)
+        return certificate(self.sites, self.tested, self.settings.get("uncertainty"), alpha)
 
     @property
     def train_losses(self) -> Array:
