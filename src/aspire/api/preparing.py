@@ -97,7 +97,8 @@ def prepare(
     known = named(sites)
     n = len(known)
     linear = is_linear(model) if isinstance(model, nn.Module) else True
-    run = RunFacts(linear, n, limits.iterations, limits.gradients)
+    names = tuple(map(str, known))
+    run = RunFacts(linear, n, limits.iterations, limits.gradients, names)
     if method is None:
         form = form_of(form, of_method, linear=linear)
         if form == "direct" and weight_decay:
@@ -129,11 +130,14 @@ def prepare(
     )
     if not elsewhere:  # else some data is elsewhere, and has a say in it
         of_problem["batch_size"] = problem.batch_size
+    samples = problem.facts().samples
+    if method.fit is not None:  # a prior by size
+        method = method.fit(replace(run, samples=samples))
     check_problem(problem, method, select)
     job = Job(
         problem=problem,
         method=method,
-        uncertainty=(uncertainty or CDNorm(radius=1.0 / n, budget=float(n))).for_sites(n),
+        uncertainty=set_over(uncertainty, names, samples),
         iterations=math.inf if limits.iterations is None else limits.iterations,
         gradients=math.inf if limits.gradients is None else limits.gradients,
         delays=delays_of(delays, n, seed),
@@ -148,6 +152,15 @@ def prepare(
     job = replace(job, settings=settings_of(job, of_problem))
     refuse_too_large(job)
     return job
+
+
+def set_over(
+    uncertainty: UncertaintySet | None, names: Sequence[str], samples: Sequence[int] | None
+) -> UncertaintySet:
+    """The set over these sites; a prior by size waits where the sizes are not known."""
+    n = len(names)
+    found = (uncertainty or CDNorm(radius=1.0 / n, budget=float(n))).over(names, samples)
+    return found if found.pending else found.for_sites(n)
 
 
 def check_alone(method: Any, others: Mapping[str, Any]) -> None:

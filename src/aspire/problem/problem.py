@@ -60,6 +60,7 @@ class Problem:
     sites: tuple[Site, ...]  # None, by a cast, where the data is elsewhere: see `build`
     batch_size: int | None = None  # None: whole sites
     execution: str | None = None  # how gradients are computed; None: not decided here
+    samples: tuple[int, ...] | None = None  # in the training parts; None: not known
 
     def facts(self, present: tuple[int, ...] | None = None) -> Facts:
         """What a method may know before it starts; `present`: who is there, None: all."""
@@ -75,6 +76,7 @@ class Problem:
             tensors,
             self.flat.buffers,
             self.names,
+            self.samples,
         )
 
     def sizes(self) -> tuple[Array, Array, Array]:
@@ -223,7 +225,8 @@ def _built(
             val_sample=val_sample,
         )
     names = tuple(str(name) for name in known)
-    return Problem(flat, names, tuple(made), batch_size, objective.execution)
+    samples = None if len(parts) < len(made) else tuple(site.train.size for site in made)
+    return Problem(flat, names, tuple(made), batch_size, objective.execution, samples)
 
 
 def batch_size_of(given: int | str | None, parts: Iterable[Any]) -> int | None:
