@@ -41,8 +41,11 @@ RANGES: dict[str, tuple[float, float]] = {
     "test_samples": (0.0, LARGEST),
     "val_samples": (0.0, LARGEST),
     "draws": (0.0, COUNT),
+    "numbers": (0.0, LARGEST),
+    "part": (0.0, LARGEST),
 }
 WHOLE = {"gradients", "samples", "loss_samples", "test", "test_samples", "val_samples", "draws"}
+WHOLE |= {"numbers", "part"}
 COST = ("gradients", "samples")  # in every report
 PLAIN = re.compile(r"(?!(n|time|event|worker|task|vectors)$)[A-Za-z_][A-Za-z0-9_]{0,63}")
 
@@ -64,6 +67,11 @@ EVALUATION = Kind(
         *("val_loss", "val_accuracy", "val_samples"),
     ),
 )
+
+
+# Before the training: how many training samples a site has, and a part of the moments of its inputs
+SURVEY = Kind(scalars=("samples", "numbers"), given=(), numbers=("part",))
+MOMENTS = "moments"  # the vector in the answer, where there are such numbers
 
 
 # ---------------------------------------------------------------- what a site says
@@ -104,6 +112,15 @@ def answer_objection(answer: Report) -> str | None:
     return None if reason is None else f"worker {answer.worker} answers {reason}"
 
 
+def survey_objection(answer: Report, *, parameters: int, dtype: torch.dtype) -> str | None:
+    """Why an answer to a survey must be refused."""
+    reason = _odd_names(answer.scalars, SURVEY.scalars, ()) or _odd_number(answer.scalars)
+    if reason is None:
+        needed = (MOMENTS,) if answer.scalars["numbers"] else ()
+        reason = _odd_names(answer.vectors, needed, ())
+    return reason or _odd_vector(answer.vectors, parameters, dtype)
+
+
 # ---------------------------------------------------------------- what a master says
 
 
@@ -118,7 +135,8 @@ def task_objection(task: Task, kind: Kind, *, parameters: int, dtype: torch.dtyp
 
 def task_name_objection(task: Task, kind: Kind) -> str | None:
     """What is missing in a task, or has no place there."""
-    numbers = () if kind is EVALUATION else (*kind.numbers, "draws")
+    asked = kind is EVALUATION or kind is SURVEY
+    numbers = kind.numbers if asked else (*kind.numbers, "draws")
     return _odd_names(task.vectors, kind.given, kind.resent) or _odd_names(
         task.scalars, numbers, ()
     )

@@ -22,7 +22,7 @@ from aspire.api.options import (
 )
 from aspire.api.selection import check_select
 from aspire.api.stopping import limits_of
-from aspire.arguments import whole_number
+from aspire.arguments import flag, whole_number
 from aspire.core.preset_names import preset_of
 from aspire.core.schedules import Preset
 from aspire.methods.aspire_ease.forms import aspire, form_of
@@ -30,6 +30,7 @@ from aspire.methods.aspire_ease.optimisers import Make, Schedule
 from aspire.problem.problem import AUTO, Loss, Problem, build, is_linear
 from aspire.problem.samples import named
 from aspire.problem.sources import Collate
+from aspire.problem.standardization import LATER, Standardization
 from aspire.runs import files as rundir
 from aspire.sets import CDNorm, UncertaintySet
 from aspire.simulator.delays import Absence, Delays
@@ -60,6 +61,7 @@ def prepare(
     execution: str = "auto",
     batch_size: int | str | None = AUTO,
     collate_fn: Collate | None = None,
+    standardize: bool | str | Standardization = False,
     preset: str | Preset | None = None,
     pull_bound: float | None = None,
     weight_decay: float = 0.0,
@@ -80,6 +82,8 @@ def prepare(
     limits = limits_of(iterations, gradients, evaluate_every, patience_evaluations, max_seconds)
     seed = whole_number("seed", seed, least=0, most=SEEDS)
     check_uncertainty(uncertainty)
+    if not (standardize == LATER or isinstance(standardize, Standardization)):
+        flag("standardize", standardize)
     local_steps = whole_number("local_steps", local_steps)
     of_method = only_given(
         quorum=quorum,
@@ -125,6 +129,7 @@ def prepare(
         judged=method.judged,
         judged_on=method.judged_on,
         collate_fn=collate_fn,
+        standardize=standardize,
         execution=execution if method.any_execution or execution != "auto" else None,
         **of_problem,
     )
@@ -149,6 +154,8 @@ def prepare(
         patience_evaluations=limits.patience_evaluations,
         max_seconds=limits.max_seconds,
     )
+    if standardize:
+        of_problem["standardize"] = True
     job = replace(job, settings=settings_of(job, of_problem))
     refuse_too_large(job)
     return job

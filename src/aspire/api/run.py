@@ -15,6 +15,7 @@ from aspire.api.job import Job
 from aspire.api.own_buffers import fill, load, site_buffers
 from aspire.api.selection import figures, selected
 from aspire.api.summary import screenful
+from aspire.problem.standardization import Standardized
 from aspire.runs.evaluation import Away, evaluated_on
 from aspire.runs.folder import RunFolder
 from aspire.runs.selection import Watched
@@ -89,7 +90,8 @@ class Run:
             raise ValueError(f"site={site!r}: expected one of {', '.join(self.sites)}")
         model = copy.deepcopy(self.model)
         if self.site_buffers is not None:
-            load(model, self.site_buffers[site])
+            inner = model.model if isinstance(model, Standardized) else model
+            load(inner, self.site_buffers[site])
         return model
 
     @property
@@ -215,6 +217,8 @@ def outcome(
     own = site_buffers(job.problem, w)
     if own is not None:
         fill(model, job.problem.flat, own)
+    if job.problem.standardization is not None:
+        model = job.problem.standardization.of(model)
     return Run(
         model=model,
         site_buffers=own,

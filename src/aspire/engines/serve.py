@@ -1,37 +1,38 @@
 """The worker's side of every engine: one task in, one report out, where the data is.
 
 Besides the method's own tasks there are evaluations: kind `evaluate`, a negative id, the model as
-`w`. The answer is for the history; no method ever sees it.
+`w`. The answer is for the history; no method ever sees it. `survey` says what else is asked so.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from aspire.engines import survey
+from aspire.engines.carrier import Crew
 from aspire.problem.sites import Site
-from aspire.protocol import EVALUATION, LARGEST, NoState, task_objection
+from aspire.protocol import EVALUATION, LARGEST, SURVEY, NoState, task_objection
 from aspire.types import Kind, Method, Report, Task
 
 __all__ = ["EVALUATE", "Crew", "NoState", "evaluation_tasks", "look_ahead", "objection", "serve"]
 
 logger = logging.getLogger("aspire")
 EVALUATE = "evaluate"
-Crew = Sequence[Callable[[], tuple[Method, Site]]]  # one a site, called where its data is
+ASKED = {EVALUATE: EVALUATION, survey.SURVEY: SURVEY}  # kinds with negative ids
 
 
 def objection(
     task: Task, kinds: Mapping[str, Kind], *, parameters: int, dtype: torch.dtype
 ) -> str | None:
     """Why a worker must not do a task, or None."""
-    evaluates = task.kind == EVALUATE
-    kind = EVALUATION if evaluates else kinds.get(task.kind)
-    if kind is None or evaluates != (task.id < 0):
+    kind = ASKED.get(task.kind) or kinds.get(task.kind)
+    if kind is None or (task.kind in ASKED) != (task.id < 0):
         known = ", ".join([*kinds, f"{EVALUATE} with a negative id"])
         return f"kind {task.kind!r}: expected one of {known}"
     return task_objection(task, kind, parameters=parameters, dtype=dtype)
@@ -47,6 +48,8 @@ def serve(method: Method, local: Site, worker: Any, task: Task) -> tuple[Any, Re
         task = replace(task, vectors={k: v.to(device) for k, v in task.vectors.items()})
     if task.kind == EVALUATE:
         return worker, evaluation(local, task)
+    if task.kind == survey.SURVEY:
+        return worker, survey.survey(local, task)
     worker, report = method.work(worker, task, local)
     if device != "cpu":
         report = replace(report, vectors={k: v.cpu() for k, v in report.vectors.items()})
@@ -56,7 +59,7 @@ def serve(method: Method, local: Site, worker: Any, task: Task) -> tuple[Any, Re
 def look_ahead(method: Method, local: Site, worker: Any, task: Task) -> Any:
     """Begin on the task after this one, whose report is out; the worker as it is then."""
     ahead = None if method.fast is None else method.fast.ahead
-    if ahead is None or task.kind == EVALUATE:
+    if ahead is None or task.kind in ASKED:
         return worker
     return ahead(worker, task, local)
 

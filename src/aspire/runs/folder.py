@@ -29,7 +29,10 @@ from aspire.runs.errors import Stopped
 logger = logging.getLogger("aspire")
 LOCK = "run.lock"
 STATUS = "status.json"
-FILES = (rundir.RUN, rundir.HISTORY, rundir.MODEL, rundir.RESULT, events.NAME, STATUS, LOCK)
+FILES = (
+    *(rundir.RUN, rundir.HISTORY, rundir.MODEL, rundir.RESULT, rundir.SURVEY),
+    *(events.NAME, STATUS, LOCK),
+)
 LIMITS = {"patience", "min_sites", "deadline", "checkpoint_seconds", "tensorboard"}
 FOLDERS = (checkpoint.FOLDER, events.VECTORS)
 EXTENDED = "extended"  # in run.json: the limits of every extension, the last one in force
