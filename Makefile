@@ -19,7 +19,7 @@ CANDIDATES := $(PYTHON) python3.11 python3 python3.12 python3.13
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint format bench bench-peers clean
+.PHONY: help install demo docs test sanitize lint format wheel bench bench-peers clean
 
 help:  ## say what the targets do
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
@@ -38,14 +38,42 @@ test: $(STAMP)  ## run the whole test suite
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile $(PROCESSES:%=--ignore=%) $(ARGS) || [ $$? = 5 ]
 	$(BIN)/python -m pytest -q $(PROCESSES) $(ARGS) || [ $$? = 5 ]
 
+# A copy whose C is compiled with the sanitizers, and the tests of the C on it. Python itself is not, so
+# it has to load their libraries first; what it keeps until its end is no leak of ours.
+SANITIZED := build/sanitized
+OF_C := tests/batched/test_stacks.py tests/batched/test_activations.py tests/core/test_vectors.py \
+    tests/runtimes/test_digest.py tests/runtimes/test_native.py
+
+sanitize: $(STAMP)  ## run the tests of the C under the address and undefined-behaviour sanitizers
+	rm -rf $(SANITIZED) && mkdir -p $(SANITIZED)
+	cp -R src tests hatch_build.py pyproject.toml $(SANITIZED)
+	rm -f $(SANITIZED)/src/aspire/compiled/*.so
+	CFLAGS="-O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all" \
+	    $(BIN)/python $(SANITIZED)/hatch_build.py
+	cd $(SANITIZED) && PYTHONPATH=src ASAN_OPTIONS=detect_leaks=0 \
+	    LD_PRELOAD="$$(cc -print-file-name=libasan.so) $$(cc -print-file-name=libubsan.so)" \
+	    $(CURDIR)/$(BIN)/python -m pytest -q -s -p no:cacheprovider $(OF_C) $(ARGS)
+
 lint: $(STAMP)  ## check style, format and types
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
+docs: $(STAMP)  ## build the documentation site into build/docs; every warning is an error
+	$(BIN)/python -m sphinx -W --keep-going -q docs build/docs $(ARGS)
+
 format: $(STAMP)  ## let ruff format the code and fix what it can
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
+
+# auditwheel finds the oldest Linux that the wheel serves, and refuses one without compiled code.
+wheel: $(STAMP)  ## build the wheel, with its compiled code, and the sdist into dist/
+	rm -rf build/wheel dist && mkdir -p dist
+	$(BIN)/python -m build --no-isolation --outdir build/wheel
+	if [ -x $(BIN)/auditwheel ]; then \
+	    PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/auditwheel repair --wheel-dir dist build/wheel/*.whl; \
+	else cp build/wheel/*.whl dist; fi
+	cp build/wheel/*.tar.gz dist
 
 bench: $(STAMP)  ## measure speed: ratios to baselines of the same run, in a few minutes
 	@$(BIN)/python benchmarks/run.py $(ARGS)
@@ -67,13 +95,16 @@ $(BIN)/pip:
 	echo "ASPIRE needs Python 3.11 or later and found none: install it, or name it with make PYTHON=/path/to/python" >&2; \
 	exit 1
 
-$(STAMP): pyproject.toml constraints.txt | $(BIN)/pip
+# The C is compiled by an install: another C needs another install.
+C := hatch_build.py $(wildcard src/aspire/compiled/*.c)
+
+$(STAMP): pyproject.toml constraints.txt $(C) | $(BIN)/pip
 	@echo "installing the pinned versions into $(VENV) (once; torch takes a while)"
 	@$(INSTALL) '.[dev]'
 	@touch $(DEMO) $@
 
 # Less than $(STAMP), which brings the rest when another target asks for it.
-$(DEMO): pyproject.toml constraints.txt | $(BIN)/pip
+$(DEMO): pyproject.toml constraints.txt $(C) | $(BIN)/pip
 	@echo "installing what the demo needs into $(VENV) (once; torch takes a while)"
 	@$(INSTALL) '.[demo]'
 	@touch $@

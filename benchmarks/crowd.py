@@ -102,6 +102,8 @@ class Crowd:
         loss = {"loss": 1.0 + j / len(self.names), "loss_samples": SAMPLES}
         if task.kind == "evaluate":
             return frames(task.id, {}, {"loss": loss["loss"], "samples": SAMPLES})
+        if task.kind == "figures":
+            return frames(task.id, {}, {})
         told = loss if task.kind in ("probe", "both", "loss") else {}
         asked = task.kind in ("gradient", "both")
         self.reports += asked

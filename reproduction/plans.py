@@ -53,7 +53,7 @@ Rows = dict[str, Row]
 
 
 @dataclass(frozen=True)
-class Plan:
+class Experiment:
     """An experiment: its rows for a data set of n sites, and how its cells are run.
 
     curves  columns of the history that are kept: what the tables and pictures are made from
@@ -105,11 +105,11 @@ RATES = ("aspire-ease", "aspire-ease-central", "gda", "gdmax", "cover", "gcivr")
 CURVE = ("gradients", "worst_accuracy")
 TIMED = ("time", "worst_accuracy")
 TIMES = ("aspire-ease", "aspire-ease-sync", "aspire-cp", "afl", "drfa-prox", "fedavg")
-PLANS: dict[str, Plan] = {
-    "table1": Plan(rows_of(*choices.MAKERS), seeds=10, curves=(*CURVE, "weights")),
-    "table2": Plan(attacked, seeds=10, curves=(*CURVE, "attack_success")),
-    "gamma": Plan(along_gamma, seeds=3, points=5),
-    "time": Plan(
+PLANS: dict[str, Experiment] = {
+    "table1": Experiment(rows_of(*choices.MAKERS), seeds=10, curves=(*CURVE, "weights")),
+    "table2": Experiment(attacked, seeds=10, curves=(*CURVE, "attack_success")),
+    "gamma": Experiment(along_gamma, seeds=3, points=5),
+    "time": Experiment(
         rows_of(*TIMES),
         seeds=3,
         curves=TIMED,
@@ -117,19 +117,19 @@ PLANS: dict[str, Plan] = {
         delays=SPREAD,
         timed=True,
     ),
-    "planes": Plan(
+    "planes": Experiment(
         rows_of("aspire-ease", "aspire-cp"),
         seeds=3,
         curves=("time", "planes", "worst_loss"),
         points=40,
     ),
-    "delays": Plan(
+    "delays": Experiment(
         lambda n: {"lognormal": Row("")},
         seeds=10,
         curves=("workers", "ratio"),
         datasets=(SYNTHETIC,),
     ),
-    "rates": Plan(
+    "rates": Experiment(
         rows_of(*RATES),
         seeds=3,
         curves=("t", "gap"),
@@ -138,7 +138,7 @@ PLANS: dict[str, Plan] = {
         full=True,
         datasets=("fashion-mnist", "person-activity"),
     ),
-    "tune": Plan(rows_of(*choices.MAKERS), seeds=1, curves=TIMED, points=40, share=0.5),
+    "tune": Experiment(rows_of(*choices.MAKERS), seeds=1, curves=TIMED, points=40, share=0.5),
 }
 NAMES = (*PLANS, "all")
 
@@ -208,14 +208,14 @@ def cell_of(
     )
 
 
-def budget_of(plan: Plan, dataset: str, quick: bool) -> int:
+def budget_of(plan: Experiment, dataset: str, quick: bool) -> int:
     if dataset == SYNTHETIC:
         return 1000 if quick else MOST_WORKERS
     least = LEAST * len(READERS[dataset].sites)
     return max(least, round(plan.share * BUDGETS[dataset] / (QUICK if quick else 1)))
 
 
-def settings_of(plan: Plan, dataset: str, row: Row, tuned: bool) -> dict[str, Any] | None:
+def settings_of(plan: Experiment, dataset: str, row: Row, tuned: bool) -> dict[str, Any] | None:
     """Tuned or not, what the row fixes stays fixed: table 2 has its own prior, radius and Gamma."""
     base: dict[str, Any] = {}
     if tuned and dataset != SYNTHETIC:

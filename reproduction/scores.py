@@ -11,7 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from aspire.api import Job, Run, evaluate, outcome
+from aspire.api import Job, Run
+from aspire.api.run import outcome
+from aspire.api.train import evaluate
 from aspire.runs.errors import Stopped
 from aspire.simulator import simulator
 from aspire.simulator.delays import LogNormal

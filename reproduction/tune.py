@@ -52,7 +52,7 @@ class Times:
 
 
 @dataclass(frozen=True)
-class Between:
+class Span:
     """A number between low and high, whatever the default."""
 
     low: float
@@ -72,7 +72,7 @@ class OneOf:
         return self.values[int(u * len(self.values))]
 
 
-Space = Mapping[str, Times | Between | OneOf]
+Space = Mapping[str, Times | Span | OneOf]
 STEPS: Space = {
     "coupling": Times(0.5, 2.0),
     "dual": Times(0.3, 3.0),
@@ -80,9 +80,9 @@ STEPS: Space = {
     "settle": Times(0.2, 20.0),
     "stride": Times(0.8, 1.3),
 }
-SET: Space = {"reach": Times(0.02, 0.5), "gamma": Between(0.3, 1.0), "tilt": Between(0.0, 0.5)}
+SET: Space = {"reach": Times(0.02, 0.5), "gamma": Span(0.3, 1.0), "tilt": Span(0.0, 0.5)}
 # drawn last, so that all else is as in a search without them
-MOMENTUM: Space = {"momentum": Between(0.0, 0.7)}
+MOMENTUM: Space = {"momentum": Span(0.0, 0.7)}
 WIDE: Space = {"even": OneOf((False, True)), "wide": Times(0.5, 2.5)}
 LOCAL: Space = {"local_steps": OneOf((1, 2, 5, 10))}
 RATE: Space = {"rate": Times(0.2, 10.0)}
@@ -101,7 +101,7 @@ SPACES: dict[str, Space] = {
     "ind": RATE,
     "gda": {**RATE, **WEIGHTS, **SET},
     "gdmax": {**RATE, **SET},
-    "cover": {**RATE, "temperature": Times(0.1, 10.0), "momentum": Between(0.05, 0.5)},
+    "cover": {**RATE, "temperature": Times(0.1, 10.0), "momentum": Span(0.05, 0.5)},
     "gcivr": {**RATE, "temperature": Times(0.1, 10.0), "period": OneOf((2, 4, 8))},
 }
 

@@ -1,9 +1,11 @@
 """Settings that every test shares."""
 
+import contextlib
 import os
 
 from hypothesis import HealthCheck, settings
 
+import hatch_build
 from tests.browser import chromium  # noqa: F401
 
 # No test depends on the wall clock: hypothesis's deadline and its too_slow check do.
@@ -14,3 +16,7 @@ settings.register_profile("explore", derandomize=False, max_examples=1000, **_no
 settings.load_profile("aspire")
 
 os.environ.setdefault("MPLBACKEND", "Agg")
+
+# The tests are of the C that is there, not of what an install once compiled.
+with contextlib.suppress(OSError):
+    hatch_build.build()

@@ -37,7 +37,7 @@ import torch
 from click.testing import CliRunner
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 COMMENT = re.compile(r"<!--\s*(not run|file|varies|within):\s*(.*?)\s*-->")
 LEFT_ALONE = {"pip", "git", "cd", "source", "."}

@@ -224,7 +224,7 @@ def test_a_run_that_ends_in_the_middle_of_a_round_has_a_result(name):
             assert seen == sorted(set(seen))
 
 
-@pytest.mark.parametrize("name", ["aspire-ease-sync", "direct", "fedavg", "drfa-prox"])
+@pytest.mark.parametrize("name", ["aspire-sync", "direct", "fedavg", "drfa_prox"])
 def test_so_has_one_on_an_engine(name, tmp_path):
     for gradients in (5, 83):
         given = {"gradients": gradients, "batch_size": 8, "evaluate_every": 1}

@@ -1,12 +1,13 @@
 """The order of the layers, read off the imports.
 
-    types, arguments <- protocol, sets, compiled <- problem, core <- methods <- runs
+    types, arguments <- protocol, sets, compiled, intervals <- problem, core <- methods <- runs
     runs <- simulator, engines, trackers <- api <- pages <- cli <- reproduction
     reproduction.data <- reproduction
 
 A module imports from layers to its left, and from its own. Clocks, files, sockets, logging and
 outside randomness start at runs and reproduction.data; printing belongs to the command line alone.
-`compiled` is no layer of the algorithm: it compiles C for this machine, for whoever has some.
+`compiled` is no layer of the algorithm: it finds the compiled C for this processor, and says where
+there is none.
 """
 
 import ast
@@ -25,12 +26,13 @@ SOURCE = ROOT / "src"
 MAY_IMPORT: dict[str, set[str]] = {}
 MAY_IMPORT["types"] = set()
 MAY_IMPORT["arguments"] = set()  # how bad input is said
+MAY_IMPORT["intervals"] = {"arguments"}  # confidence intervals and bounds
 MAY_IMPORT["compiled"] = set()
 MAY_IMPORT["protocol"] = {"types"}
 MAY_IMPORT["sets"] = {"types"}
 MAY_IMPORT["core"] = {"types", "arguments", "sets"}
-MAY_IMPORT["problem"] = {"types", "arguments", "compiled"}
-MAY_IMPORT["methods"] = {"types", "arguments", "compiled", "protocol", "sets", "core", "problem"}
+MAY_IMPORT["problem"] = {"types", "arguments", "compiled", "intervals", "protocol"}
+MAY_IMPORT["methods"] = MAY_IMPORT["problem"] | {"sets", "core", "problem"}
 MAY_IMPORT["runs"] = MAY_IMPORT["methods"] | {"methods"}
 MAY_IMPORT["simulator"] = MAY_IMPORT["runs"] | {"runs"}
 MAY_IMPORT["engines"] = MAY_IMPORT["runs"] | {"runs"}
@@ -41,12 +43,13 @@ MAY_IMPORT["api"] = MAY_IMPORT["engines"] | {"engines", "simulator", "trackers"}
 MAY_IMPORT["engines.flower"] = MAY_IMPORT["api"] | {"api"}  # its apps call the api
 MAY_IMPORT["pages"] = MAY_IMPORT["api"] | {"api"}
 MAY_IMPORT["cli"] = MAY_IMPORT["pages"] | {"pages", "engines.ray", "engines.grpc", "__init__"}
+MAY_IMPORT["templates"] = {"sets"}  # what a user writes
 MAY_IMPORT["__main__"] = {"cli"}
 MAY_IMPORT["__init__"] = set(MAY_IMPORT)  # the front door shows what it likes
 MAY_IMPORT["reproduction.data"] = set()
 MAY_IMPORT["reproduction"] = MAY_IMPORT["cli"] | {"cli", "reproduction.data"}
 
-PURE = {"types", "arguments", "protocol", "problem", "sets", "core", "methods"}
+PURE = {"types", "arguments", "intervals", "protocol", "problem", "sets", "core", "methods"}
 MAY_PRINT = {"cli", "__main__"}
 OUTSIDE_WORLD = {
     *("time", "datetime", "logging", "random", "secrets", "uuid"),

@@ -131,7 +131,7 @@ def test_a_validation_loss_that_is_no_number_ends_no_run(engine):
 # ---------------------------------------------------------------- selection
 
 
-@pytest.mark.parametrize("name", ["aspire-ease", "direct", "fedavg", "afl", "aspire-ease-central"])
+@pytest.mark.parametrize("name", ["aspire", "direct", "fedavg", "afl", "central"])
 def test_the_model_is_the_best_by_the_worst_validation_site(name):
     sites = validated()
     run = train(linear(), sites, method=ROWS[name](), seed=1, **QUICK)

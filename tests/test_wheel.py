@@ -1,7 +1,9 @@
-"""A wheel builds, installs in a clean environment and runs the README's first example."""
+"""A wheel builds, installs in a clean environment, and is compiled where no compiler is."""
 
+import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -12,15 +14,32 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
+COMPILER = shutil.which("cc") is not None
 NO_INDEX = re.compile(
     r"NewConnectionError|NameResolutionError|ConnectTimeoutError|ReadTimeoutError|ProxyError"
     r"|Temporary failure in name resolution|Network is unreachable|Connection refused"
 )
 
 
-def command(*words: object, cwd: Path) -> subprocess.CompletedProcess[str]:
+# A stack of linear layers, which `execution="auto"` takes compiled where that can be.
+TRAINING = """
+import torch
+from aspire import train
+from aspire.methods.aspire_ease import passes
+
+compiled = passes.load("passes", passes._Step) is not None
+torch.manual_seed(0)
+sites = {name: (torch.randn(40, 3), torch.randint(0, 2, (40,))) for name in "ab"}
+model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU(), torch.nn.Linear(4, 2))
+run = train(model, sites, iterations=20, form="direct", out="run")
+print(compiled)
+"""
+
+
+def command(*words: object, cwd: Path, **more: str) -> subprocess.CompletedProcess[str]:
     """Run a command that sees nothing of this checkout or this environment's packages."""
     env = {k: v for k, v in os.environ.items() if k not in {"PYTHONPATH", "VIRTUAL_ENV"}}
+    env |= more
     return subprocess.run([str(w) for w in words], cwd=cwd, env=env, capture_output=True, text=True)
 
 
@@ -32,13 +51,33 @@ def workspace() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def wheel(workspace: Path) -> Path:
-    """The wheel, built with the pinned backend of this environment."""
-    options = ["--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", workspace]
-    done = command(sys.executable, "-m", "pip", "wheel", *options, ROOT, cwd=workspace)
+def sdist(workspace: Path) -> Path:
+    done = command(
+        sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", workspace, cwd=ROOT
+    )
     assert done.returncode == 0, done.stderr
-    (path,) = workspace.glob("aspire_ease-*.whl")
+    (path,) = workspace.glob("aspire_ease-*.tar.gz")
     return path
+
+
+def built(sdist: Path, into: Path, **more: str) -> Path:
+    """The wheel of the sdist, built with the pinned backend of this environment."""
+    options = ["--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", into]
+    done = command(sys.executable, "-m", "pip", "wheel", *options, sdist, cwd=into.parent, **more)
+    assert done.returncode == 0, done.stderr
+    (path,) = into.glob("aspire_ease-*.whl")
+    return path
+
+
+@pytest.fixture(scope="module")
+def wheel(sdist: Path, workspace: Path) -> Path:
+    return built(sdist, workspace / "wheel")
+
+
+@pytest.fixture(scope="module")
+def pure(sdist: Path, workspace: Path) -> Path:
+    """The wheel that is made where no program is on the path, a compiler least of all."""
+    return built(sdist, workspace / "pure", PATH="", CC="")
 
 
 @pytest.fixture(scope="module")
@@ -55,8 +94,11 @@ def clean(wheel: Path, workspace: Path) -> Path:
     return venv / "bin"
 
 
-def test_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
-    with zipfile.ZipFile(wheel) as archive:
+@pytest.mark.parametrize("kind", ["wheel", "pure"])
+def test_wheel_holds_the_package_and_nothing_else(
+    kind: str, request: pytest.FixtureRequest
+) -> None:
+    with zipfile.ZipFile(request.getfixturevalue(kind)) as archive:
         names = set(archive.namelist())
         (metadata,) = (archive.read(n).decode() for n in names if n.endswith("/METADATA"))
     sources = {p.relative_to(ROOT / "src").as_posix() for p in (ROOT / "src").rglob("*.py")}
@@ -64,6 +106,32 @@ def test_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"aspire"}
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
     assert "License-Expression: Apache-2.0" in metadata
+    compiled = any(name.endswith(".so") for name in names)
+    assert compiled == (kind == "wheel" and COMPILER)
+    assert not any(name.endswith(".c") for name in names)
+
+
+def test_the_tag_says_for_what_machines_it_is(wheel: Path, pure: Path) -> None:
+    assert pure.name.endswith("-py3-none-any.whl")
+    if COMPILER:
+        assert re.search(r"-py3-none-(linux|macosx)_\w+\.whl$", wheel.name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["wheel", "pure"])
+def test_compiled_code_needs_no_compiler(
+    kind: str, clean: Path, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    with zipfile.ZipFile(request.getfixturevalue(kind)) as archive:
+        archive.extractall(tmp_path / "package")
+    nothing = {"PATH": "", "CC": "", "PYTHONPATH": str(tmp_path / "package")}
+    done = command(clean / "python", "-c", TRAINING, cwd=tmp_path, **nothing)
+    assert done.returncode == 0, done.stderr
+    compiled = kind == "wheel" and COMPILER
+    execution = json.loads((tmp_path / "run/run.json").read_text())["execution"]
+    assert execution == ("compiled" if compiled else "rows")
+    assert done.stdout.split() == [str(compiled)]
+    assert done.stderr.count("without its compiled code") == (not compiled)
 
 
 @pytest.mark.slow

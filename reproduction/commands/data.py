@@ -57,7 +57,7 @@ def fetch_command(name: str, data: Path | None) -> None:
 
     chosen = reader(name)
     root = data_folder(data)
-    line = Line()
+    line = DownloadBar()
     with interruptible(root):
         try:
             new = fetch(chosen, root, progress=line)
@@ -89,7 +89,7 @@ def verify_command(name: str, data: Path | None) -> None:
     click.echo(f"{name}: {len(checks)} of {len(checks)} are right.")
 
 
-class Line:
+class DownloadBar:
     """How far a download is, on standard error: a bar with the time left on a terminal, else a
     line every tenth (every 10 MB where the size is not known)."""
 

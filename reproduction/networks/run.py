@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from aspire.api import Job, evaluate, prepare
+from aspire.api import Job, prepare
+from aspire.api.train import evaluate
 from aspire.runs import files as rundir
 from aspire.runs.errors import Stopped
 from aspire.simulator import simulator

@@ -3,6 +3,7 @@
 __version__ = "0.1.0"
 
 from aspire.api import Run, train
+from aspire.api.sweep import frontier
 from aspire.core.presets import Auto, Paper, Theorem1
 from aspire.methods import aspire, central
 from aspire.runs.callbacks import STOP
@@ -22,5 +23,6 @@ __all__ = [
     "Uniform",
     "aspire",
     "central",
+    "frontier",
     "train",
 ]

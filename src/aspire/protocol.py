@@ -43,10 +43,17 @@ RANGES: dict[str, tuple[float, float]] = {
     "draws": (0.0, COUNT),
     "numbers": (0.0, LARGEST),
     "part": (0.0, LARGEST),
+    "bound": (0.0, LARGEST),
 }
 WHOLE = {"gradients", "samples", "loss_samples", "test", "test_samples", "val_samples", "draws"}
 WHOLE |= {"numbers", "part"}
 COST = ("gradients", "samples")  # in every report
+PARTS = ("train", "val", "test")
+ALWAYS = ("loss", "accuracy")  # figures that nobody has to ask for
+MOST_METRICS = 12  # besides these
+FIELDS = ("value", "n", "low", "high")  # of a figure; the last two together or not at all
+RIGHT = ("tested.right", "tested.judged")  # for a certificate
+CUT_OFF = ("tested.loss", "tested.n", "tested.bound")  # likewise
 PLAIN = re.compile(r"(?!(n|time|event|worker|task|vectors)$)[A-Za-z_][A-Za-z0-9_]{0,63}")
 
 
@@ -67,6 +74,7 @@ EVALUATION = Kind(
         *("val_loss", "val_accuracy", "val_samples"),
     ),
 )
+FIGURES = Kind(numbers=("bound",))  # where losses are cut off; 0: as the site has it
 
 
 # Before the training: how many training samples a site has, and a part of the moments of its inputs
@@ -121,6 +129,47 @@ def survey_objection(answer: Report, *, parameters: int, dtype: torch.dtype) -> 
     return reason or _odd_vector(answer.vectors, parameters, dtype)
 
 
+def figures_objection(answer: Report, metrics: Collection[str]) -> str | None:
+    """Why an answer with figures must be refused; `metrics` are those that were asked for."""
+    said = answer.scalars
+    figures = {f"{part}.{metric}" for part in PARTS for metric in (*ALWAYS, *metrics)}
+    reason = _odd_names(answer.vectors, (), ())
+    for name, value in said.items():
+        figure, _, field = name.rpartition(".")
+        known = name in (*RIGHT, *CUT_OFF) or (figure in figures and field in FIELDS)
+        if not known or not abs(value) <= LARGEST:
+            reason = reason or f"{name[:SHOWN]}={value:g}: expected a figure that was asked for"
+        elif not (_of_a_test(said) if figure == "tested" else _whole_figure(figure, said)):
+            reason = reason or f"{name}={value:g}: expected a value, its n and an interval or none"
+    return None if reason is None else f"worker {answer.worker} answers {reason}"
+
+
+def _whole_figure(name: str, said: Mapping[str, float]) -> bool:
+    """A value, how many samples it is of, and both ends of an interval or none."""
+    there = [f"{name}.{field}" in said for field in FIELDS]
+    if there not in ([True, True, True, True], [True, True, False, False]):
+        return False
+    if name.endswith(".accuracy") and not 0 <= said[f"{name}.value"] <= 1:
+        return False
+    low = said.get(f"{name}.low", 0.0)
+    return _is_count(said[f"{name}.n"]) and low <= said.get(f"{name}.high", 0.0)
+
+
+def _of_a_test(said: Mapping[str, float]) -> bool:
+    """So many right of those judged, and a mean of losses between 0 and a bound."""
+    right, judged = (said.get(name, 1.0) for name in RIGHT)
+    loss, n, bound = (said.get(name, 1.0) for name in CUT_OFF)
+    whole = all(
+        len([x for x in group if x in said]) in (0, len(group)) for group in (RIGHT, CUT_OFF)
+    )
+    counts = right == int(right) and _is_count(judged) and _is_count(n)
+    return whole and counts and 0 <= right <= judged and 0 <= loss <= bound
+
+
+def _is_count(value: float) -> bool:
+    return 1 <= value <= LARGEST and value == int(value)
+
+
 # ---------------------------------------------------------------- what a master says
 
 
@@ -135,7 +184,7 @@ def task_objection(task: Task, kind: Kind, *, parameters: int, dtype: torch.dtyp
 
 def task_name_objection(task: Task, kind: Kind) -> str | None:
     """What is missing in a task, or has no place there."""
-    asked = kind is EVALUATION or kind is SURVEY
+    asked = any(kind is one for one in (EVALUATION, FIGURES, SURVEY))
     numbers = kind.numbers if asked else (*kind.numbers, "draws")
     return _odd_names(task.vectors, kind.given, kind.resent) or _odd_names(
         task.scalars, numbers, ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -82,7 +83,7 @@ def drawn(
 
 def needs_a_compiler(dtype: torch.dtype = torch.float32) -> None:
     if native.library(dtype) is None:
-        pytest.skip("native.c was not compiled: there is no compiler")
+        pytest.skip("there is no compiled code here")
 
 
 @pytest.mark.parametrize("dtype", PRECISION, ids=str)
@@ -107,6 +108,33 @@ def test_gradients_are_those_of_autograd(name: str, execution: str, dtype: torch
     assert float(found.losses(w, x, y, 0.1)[0]) == pytest.approx(float(value), rel=1e-5)
     if found.compiled(w[0]):
         assert found.judge(w[0], x[0], y[0], 0.1)[0] == pytest.approx(float(value), rel=1e-5)
+
+
+WIDE = nn.Sequential(nn.Linear(150, 40), nn.ReLU(), nn.Linear(40, 70), nn.ReLU(), nn.Linear(70, 3))
+
+
+@pytest.mark.parametrize("dtype", PRECISION, ids=str)
+@pytest.mark.parametrize("name", [*COMPILED, "wide"])
+def test_the_width_of_vectors_changes_no_byte(
+    name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if torch.backends.cpu.get_cpu_capability() != "AVX512":
+        pytest.skip("this processor has vectors of one width")
+    needs_a_compiler(dtype)
+    monkeypatch.setattr(native, "library", native.library.__wrapped__)  # which remembers nothing
+    torch.manual_seed(0)
+    module = WIDE if name == "wide" else network(COMPILED[name])
+    objective = objective_of(copy.deepcopy(module).to(dtype), "compiled")
+    w = torch.randn(3, len(objective.flat.start), dtype=dtype)
+    x = torch.randn(3, 150, module[0].in_features, dtype=dtype)
+    y = torch.randint(0, 3, (3, 150))
+    found = []
+    for vectors in ("AVX2", "AVX512"):
+        monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda v=vectors: v)
+        stack = replace(objective).stack
+        assert stack is not None
+        found.append((stack.gradients(w, x, y, 0.1).tolist(), stack.judge(w[0], x[0], y[0], 0.1)))
+    assert found[0] == found[1]
 
 
 @pytest.mark.parametrize("name", ["gelu", "mish"])

@@ -81,7 +81,7 @@ def test_the_compiled_passes_give_torchs_bytes(
     p: int, quorum: int, arguments: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if passes.library() is None:
-        pytest.skip("passes.c was not compiled, or torch rounds otherwise here")
+        pytest.skip("passes.c is not compiled here, or torch rounds otherwise")
     compiled, sent = trained(torch.float32, quorum, p, **arguments)
     for given, as_it_was in sent:
         assert torch.equal(given, as_it_was)
@@ -96,7 +96,7 @@ def test_the_compiled_passes_give_torchs_bytes(
 @pytest.mark.parametrize("reports", [1, 2, 8])
 def test_a_pass_and_torch_agree(p: int, share: float, reports: int) -> None:
     if passes.library() is None:
-        pytest.skip("passes.c was not compiled, or torch rounds otherwise here")
+        pytest.skip("passes.c is not compiled here, or torch rounds otherwise")
     assert passes.agrees(passes.library(), reports, share, p)
 
 

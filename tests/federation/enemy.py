@@ -31,6 +31,7 @@ from aspire.types import Report
 
 COST = {"gradients": 1.0, "samples": 64.0}
 EVALUATE = "evaluate"
+FIGURES = "figures"
 
 
 @dataclass
@@ -140,6 +141,8 @@ def plain(task: Given) -> tuple[dict[str, float], Any]:
     """The numbers and the vector of a harmless report."""
     if task.kind == EVALUATE:
         return {"loss": 1.0, "samples": 100.0, "accuracy": 0.5, "test": 1.0}, None
+    if task.kind == FIGURES:
+        return {"train.loss.value": 1.0, "train.loss.n": 100.0}, None
     if task.kind == "probe":
         found = {"loss": 1.0, "curvature": 0.3, "slope": 0.3}
         return {**found, "gradients": 13.0, "samples": 2496.0}, None

@@ -38,7 +38,7 @@ NAMES = (
     *("pi", "kappa", "rate", "draws", "", "worker", "event", "a\nb", "a\0b", 'x": 1, "y'),
     *("\u202e\u2028", "x" * 64, "x" * 65, "\U0001f600"),
 )
-KINDS = ("probe", "step", "evaluate", "", "gradient", "Probe", "step\n", "x" * 70)
+KINDS = ("probe", "step", "evaluate", "figures", "", "gradient", "Probe", "step\n", "x" * 70)
 METHODS = (
     *("aspire", "aspire", "direct", "fedavg", "drfa-prox", "aspire-central", "ind", "method()"),
     *("", "os.system", "aspire()", "__import__", "make", "a\nb", "x" * 64, "x" * 65),
@@ -63,7 +63,8 @@ def reports() -> list[bytes]:
     probe = {"loss": 1.0, "curvature": 1.0, "slope": 1.0, **cost}
     answer = {"loss": 1.0, "samples": 9.0, "accuracy": 0.5, "test": 1.0}
     made = [frames(0, {}, probe), frames(7, {"w": W}, {"loss": 1.0, **cost, "gradients": 1.0})]
-    made.append(frames(-3, {}, answer))
+    figures = {"test.loss.value": 1.0, "test.loss.n": 9.0, "test.loss.low": 0.5}
+    made += [frames(-3, {}, answer), frames(-4, {}, {**figures, "test.loss.high": 1.5})]
     return [frame for message in made for frame in message]
 
 
@@ -71,6 +72,7 @@ def tasks() -> list[bytes]:
     step = {"pi": 0.25, "kappa": 1.0, "rate": 0.1, "draws": 5.0}
     made = [frames(0, {"w": W}, {"draws": 0.0}, "probe"), frames(1, {"v": W}, step, "step")]
     made += [frames(2, {"v": W, "w": -W}, step, "step"), frames(-1, {"w": W}, {}, "evaluate")]
+    made.append(frames(-2, {"w": W}, {"bound": 3.0}, "figures"))
     return [frame for message in made for frame in message]
 
 

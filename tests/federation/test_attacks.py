@@ -42,6 +42,7 @@ from tests.federation.arena import (
 )
 from tests.federation.enemy import (
     EVALUATE,
+    FIGURES,
     Enemy,
     Given,
     Say,
@@ -85,7 +86,7 @@ def curved(value: Callable[[float], float], size: float, *, steps: bool = False)
         scalars, w = plain(task)
         if task.kind == "step":
             enemy.pole = task.scalars["kappa"] / max(task.scalars["pi"], 0.25)  # type: ignore[attr-defined]
-        if task.kind == EVALUATE:
+        if task.kind in (EVALUATE, FIGURES):
             return report(task, scalars)
         pole = getattr(enemy, "pole", 0.02)
         if "curvature" in scalars or steps:

@@ -186,7 +186,7 @@ SETTINGS = {
     ),
     "another FILE.py": ({"file": bytes(32)}, "runs another FILE.py (0000000000000000)"),
     "no FILE.py": ({"file": b""}, "runs another FILE.py ()"),
-    "another version": ({"major": 1}, "speaks version 1 of the protocol: expected 3"),
+    "another version": ({"major": 1}, "speaks version 1 of the protocol: expected 4"),
     "decay nan": ({"weight_decay": math.nan}, "sends weight_decay=nan"),
     "decay -1": ({"weight_decay": -1.0}, "sends weight_decay=-1.0"),
     "bound 0": (asked("aspire", pull_bound=0), "cannot be used: ValueError: pull_bound=0"),

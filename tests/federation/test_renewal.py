@@ -19,7 +19,9 @@ from click.testing import CliRunner
 
 pytest.importorskip("grpc", reason="needs aspire-ease[federation]")
 
+from aspire.api.user_file import job_of
 from aspire.cli import main
+from aspire.cli.run import recorded, start_again
 from aspire.engines.grpc import proxies, site
 from tests.federation.processes import Command, command, listening
 from tests.federation.proxy import Proxy
@@ -147,8 +149,11 @@ def until(true: Callable[[], Any]) -> None:
 def test_renewal_and_a_late_site_lose_no_report(federation: Federation) -> None:
     """c has no kit when the run begins; then all certificates are renewed and all lines cut."""
     folder, owner, parties = federation.folder, federation.owner, federation.parties
-    federation.serve("--iterations", "1500", "--min-sites", "2", "--log", "vectors")
+    federation.serve(
+        "--iterations", "1500", "--min-sites", "2", "--log", "vectors", "--patience", "600"
+    )
     federation.join("a")
+    federation.environment = {"https_proxy": federation.proxy.address}
     federation.join("b")
     until(lambda: federation.status()["iteration"] > 20)
     assert not (folder / "c").exists()
@@ -207,6 +212,25 @@ def test_an_unlisted_site_needs_stop_add_and_a_run_from_the_model(federation: Fe
     assert max(first["losses"]) < math.log(2)  # the model knows something from before
     assert result["iterations"] == 200
     assert "bit for bit" in aspire("replay", str(folder / "more"))
+    settings["start"]["model"] = 64 * "0"
+    source, options, _ = recorded(folder / "more")
+    job = job_of(source, options, [], settings["sites"])
+    with pytest.raises(ValueError, match=r"run has gone on since the run in .*more began"):
+        start_again(folder / "more", job, settings)
+
+
+def test_a_start_that_is_no_federation_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "file.py"
+    file.write_text(FILE + "def sites():\n    return ['a', 'b']\n")
+    aspire("federation", "init", str(tmp_path / "kits"), "--sites", "a,b")
+    aspire("train", str(file), "--iterations", "5", "--out", str(tmp_path / "run"))
+    words = ["server", str(file), "--kit", str(tmp_path / "kits" / "server")]
+    words += ["--listen", "127.0.0.1:0", "--out", str(tmp_path / "more"), "--start"]
+    for start, sentence in (("run", "of a run of aspire server"), ("no", "and there is none")):
+        done = CliRunner().invoke(main, [*words, str(tmp_path / start)])
+        assert done.exit_code == 2
+        assert sentence in done.output
+        assert not (tmp_path / "more").exists()
 
 
 def test_upper_case_proxies_give_way_to_lower_case(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -59,7 +59,7 @@ def batches_of(name: str, seed: int = 0) -> Log:
 
 @pytest.fixture(scope="module")
 def reference() -> Log:
-    return batches_of("aspire-ease")
+    return batches_of("aspire")
 
 
 @pytest.mark.parametrize("name", list(ROWS))

@@ -28,7 +28,7 @@ from tests.runtimes.threads import Threads
 pytest.importorskip("grpc", reason="needs aspire-ease[federation]")
 from aspire.api.user_file import job_of, read
 from aspire.engines.grpc import kits
-from aspire.engines.grpc.engine import Federation, federation
+from aspire.engines.grpc.engine import FederationEngine, federation
 
 FOLDERS = [f"{kind}-{end}" for kind in (*LEVELS, "federation") for end in ("finished", "stopped")]
 DRAWN = 20
@@ -38,7 +38,7 @@ DRAWN = 20
 def threads() -> Any:
     """The federation's sites are threads here: what is tried is the folder, not the wire."""
     change = pytest.MonkeyPatch()
-    change.setattr(Federation, "open", lambda self, crew, names, run: Threads(crew))
+    change.setattr(FederationEngine, "open", lambda self, crew, names, run: Threads(crew))
     yield
     change.undo()
 

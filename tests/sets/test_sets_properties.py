@@ -11,7 +11,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aspire.sets import KL, Box, CDNorm, ChiSquare, CVaR, Ellipsoid, Simplex, TotalVariation
+from aspire.sets import (
+    KL,
+    Box,
+    CDNorm,
+    ChiSquare,
+    CVaR,
+    Ellipsoid,
+    Simplex,
+    TotalVariation,
+)
 
 unit = st.floats(0, 1)
 

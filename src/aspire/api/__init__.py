@@ -3,8 +3,8 @@
 from aspire.api.job import Job
 from aspire.api.memory import Memory, predict
 from aspire.api.preparing import prepare
-from aspire.api.run import Run, outcome
-from aspire.api.train import evaluate, replay, resume, train
+from aspire.api.run import Run
+from aspire.api.train import replay, resume, train
 from aspire.runs.errors import Interrupted
 
 __all__ = [
@@ -12,8 +12,6 @@ __all__ = [
     "Job",
     "Memory",
     "Run",
-    "evaluate",
-    "outcome",
     "predict",
     "prepare",
     "replay",

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from torch import nn
+from torch import Tensor, nn
 
 from aspire.api import extending
 from aspire.api.checkpointer import Keeper, callbacks_of, facts_of, interrupted
@@ -34,7 +34,8 @@ from aspire.runs import log as events
 from aspire.runs.callbacks import Callbacks
 from aspire.runs.checkpoint import Saved
 from aspire.runs.errors import Lost, Stopped
-from aspire.runs.evaluation import Evaluation, answered, scored
+from aspire.runs.evaluation import Evaluation, FinalFigures, answered, scored
+from aspire.runs.figures import Answers
 from aspire.runs.folder import RunFolder
 from aspire.runs.selection import Watched
 from aspire.types import Info, Method, Noted, Stepped
@@ -367,8 +368,24 @@ class Course:
             sizes=self.sizes,
             watched=self.watched,
             ended_by=self.job.ended_by(state, self.stopping),
+            ask=self.figures,
         )
         if self.keeper.folder is not None:
             run.save_outcome(self.keeper.folder)
             self.board.show(self.driver, now=True, ended=True)
         return run
+
+    def figures(self, w: Tensor) -> Answers:
+        """Of the sites that answered the last evaluation; {} of the others."""
+        losses = self.history[-1]["losses"]
+        absent: dict[int, dict[str, float]] = {
+            j: {} for j, loss in enumerate(losses) if loss is None or np.isnan(loss)
+        }
+        asked = FinalFigures(
+            *(0, w, {}, 0.0, absent), bound=self.job.loss_bound, metrics=self.job.metrics or ()
+        )
+        self.driver.ask_at_the_end(asked)
+        while not (found := self.driver.answered()):
+            for arrival in self.driver.receive():
+                self.driver.listen(arrival)
+        return [found[0].answers.get(j, {}) for j in range(len(losses))]

@@ -39,6 +39,8 @@ class Job:
     select: str | None = None
     patience_evaluations: int | None = None
     max_seconds: float | None = None
+    metrics: tuple[str, ...] | None = None  # besides loss and accuracy; None: none were asked for
+    loss_bound: float | None = None
 
     def stopping(self) -> Stopping:
         """What may end a run before its limits."""

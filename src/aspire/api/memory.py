@@ -62,8 +62,9 @@ def predict(
     quorum: int | None = None,
     simulated: bool = True,
 ) -> Memory:
-    """What `aspire` takes with N sites and p parameters once all have reported.
+    """Return what `aspire` takes once all sites have reported.
 
+    sites, parameters   N and p
     bytes_each  of a parameter: 4 is float32
     planes      M; None, which has no limit, counts as 50
     lines       of history that will be kept

@@ -20,12 +20,12 @@ from aspire.types import Method
 SEEDS = 2**63 - 1
 
 
-def check_names(given: Iterable[str], known: Iterable[str]) -> None:
+def check_names(given: Iterable[str], known: Iterable[str], function: str = "train") -> None:
     """As Python does it for a function that spells its arguments out."""
     known = list(known)
     for name in given:
         if name not in known:
-            raise TypeError(f"train() got an unexpected argument {name!r}{near(name, known)}")
+            raise TypeError(f"{function}() got an unexpected argument {name!r}{near(name, known)}")
 
 
 def check_options(

@@ -22,11 +22,12 @@ from aspire.api.options import (
 )
 from aspire.api.selection import check_select
 from aspire.api.stopping import limits_of
-from aspire.arguments import flag, whole_number
+from aspire.arguments import flag, real_number, whole_number
 from aspire.core.preset_names import preset_of
 from aspire.core.schedules import Preset
 from aspire.methods.aspire_ease.forms import aspire, form_of
 from aspire.methods.aspire_ease.optimisers import Make, Schedule
+from aspire.problem.metrics import metrics_of
 from aspire.problem.problem import AUTO, Loss, Problem, build, is_linear
 from aspire.problem.samples import named
 from aspire.problem.sources import Collate
@@ -73,17 +74,23 @@ def prepare(
     select: str | None = None,
     patience_evaluations: int | None = None,
     max_seconds: float | None = None,
+    metrics: Any = None,
+    loss_bound: float | None = None,
     elsewhere: bool = False,
 ) -> Job:
-    """Check every argument of `train` and put the pieces together.
+    """Check the arguments and put the pieces together; they are as in `train`.
 
-    With `elsewhere` a site may be None: its data stays where its worker is.
+    Returns what `resume` and `replay` take. With `elsewhere` a site may be None: its data stays
+    where its worker is.
     """
     limits = limits_of(iterations, gradients, evaluate_every, patience_evaluations, max_seconds)
     seed = whole_number("seed", seed, least=0, most=SEEDS)
     check_uncertainty(uncertainty)
     if not (standardize == LATER or isinstance(standardize, Standardization)):
         flag("standardize", standardize)
+    asked = metrics_of(metrics)
+    if loss_bound is not None:
+        loss_bound = real_number("loss_bound", loss_bound, "a positive number", above=0.0)
     local_steps = whole_number("local_steps", local_steps)
     of_method = only_given(
         quorum=quorum,
@@ -128,6 +135,7 @@ def prepare(
         elsewhere=elsewhere,
         judged=method.judged,
         judged_on=method.judged_on,
+        metrics=asked,
         collate_fn=collate_fn,
         standardize=standardize,
         execution=execution if method.any_execution or execution != "auto" else None,
@@ -153,6 +161,8 @@ def prepare(
         select=select,
         patience_evaluations=limits.patience_evaluations,
         max_seconds=limits.max_seconds,
+        metrics=None if metrics is None else tuple(metric.name for metric in asked),
+        loss_bound=loss_bound,
     )
     if standardize:
         of_problem["standardize"] = True
@@ -216,6 +226,8 @@ def settings_of(job: Job, of_problem: Mapping[str, Any]) -> dict[str, Any]:
             max_seconds=job.max_seconds,
             patience_evaluations=job.patience_evaluations,
             execution=problem.execution,
+            metrics=job.metrics,
+            loss_bound=job.loss_bound,
         ),
     }
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import logging
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -10,16 +12,21 @@ from typing import Any, Protocol
 import numpy as np
 from torch import Tensor, nn
 
+from aspire.api.certificate import Certificate, OnTest, certificate, tested_of, told
 from aspire.api.converged import SETTLED, trend
 from aspire.api.job import Job
 from aspire.api.own_buffers import fill, load, site_buffers
 from aspire.api.selection import figures, selected
 from aspire.api.summary import screenful
 from aspire.problem.standardization import Standardized
+from aspire.protocol import ALWAYS
 from aspire.runs.evaluation import Away, evaluated_on
+from aspire.runs.figures import Answers, Table, plain, table
 from aspire.runs.folder import RunFolder
 from aspire.runs.selection import Watched
 from aspire.types import Array
+
+logger = logging.getLogger("aspire")
 
 
 @dataclass(frozen=True, repr=False)
@@ -49,6 +56,9 @@ class Run:
     site_buffers     with buffers='site' on the simulator: each site's batch-norm statistics, by the
                      name of the site; `model` has them pooled, `model_of(site)` its own
     absences         who was away, from which iteration to which (None: the end), and why
+    metrics          figures of `model` with their n and an interval, by metric and part:
+                     metrics['accuracy']['test'] has one a site, or None. See docs/metrics.md
+    tested           what `certificate` needs of each site's test part
     """
 
     model: nn.Module
@@ -80,6 +90,8 @@ class Run:
     ended_by: str | None = None
     trend: str | None = None
     site_buffers: dict[str, dict[str, Tensor]] | None = None
+    metrics: Table = field(default_factory=dict)
+    tested: list[OnTest | None] = field(default_factory=list)
 
     def __repr__(self) -> str:
         return screenful(self)
@@ -93,6 +105,14 @@ class Run:
             inner = model.model if isinstance(model, Standardized) else model
             load(inner, self.site_buffers[site])
         return model
+
+    def certificate(self, alpha: float = 0.05) -> Certificate | None:
+        """Bounds on the worst site's accuracy and the worst-case loss; None: no site has a test.
+
+        Each holds with confidence 1 - alpha over all sites together, under its `assumptions`.
+        """
+        tested = self.tested or [None] * len(self.sites)
+        return certificate(self.sites, tested, self.settings.get("uncertainty"), alpha)
 
     @property
     def train_losses(self) -> Array:
@@ -172,6 +192,8 @@ class Run:
             "parts": self.parts,
             "sites": self.sites,
             "absences": self.absences,
+            "metrics": plain(self.metrics),
+            "certificate": told(self.certificate(), self.tested),
         }
 
     def save(self, directory: str | Path) -> None:
@@ -207,13 +229,20 @@ def outcome(
     gap: float | None = None,
     watched: Watched | None = None,
     ended_by: str | None = None,
+    ask: Callable[[Tensor], Answers] | None = None,
 ) -> Run:
-    """The selected line of the history, and what it took; `sizes`: of train, test and val parts."""
+    """The selected line of the history, and what it took; `sizes`: of train, test and val parts.
+
+    ask  the sites for their figures of the model that is given back; None: there are none
+    """
     last = history[-1]
     chosen = selected(job.select, watched, history)
     line = chosen.line
     w = _given(chosen.w, job.method.model(ended.master))
     model = job.problem.flat.module(w)
+    answers = [{} for _ in job.problem.names] if ask is None else ask(w)
+    found = table(answers, job.metrics or ())
+    say_missing(found, job.problem.names)
     own = site_buffers(job.problem, w)
     if own is not None:
         fill(model, job.problem.flat, own)
@@ -249,7 +278,20 @@ def outcome(
         last=figures(last),
         ended_by=ended_by,
         trend=trend(history),
+        metrics=found,
+        tested=tested_of(answers),
     )
+
+
+def say_missing(found: Table, names: tuple[str, ...]) -> None:
+    """A line about figures that were asked for and are not defined at a site that answered."""
+    for metric in found.keys() - set(ALWAYS):
+        for part, losses in found["loss"].items():
+            figures = found[metric].get(part, [None] * len(names))
+            pairs = zip(names, losses, figures, strict=True)
+            missing = [name for name, loss, figure in pairs if loss and not figure]
+            if missing:
+                logger.warning("no %s on the %s part of %s", metric, part, ", ".join(missing))
 
 
 def _given(selected: Tensor | None, last: Tensor) -> Tensor:

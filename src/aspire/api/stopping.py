@@ -18,7 +18,7 @@ USUAL = 2000  # iterations where no limit is given
 
 
 @dataclass(frozen=True)
-class Limits:
+class RunLimits:
     """How long a run may be, and how often it is evaluated; None: no limit."""
 
     iterations: int | None
@@ -34,7 +34,7 @@ def limits_of(
     evaluate_every: Any,
     patience_evaluations: Any,
     max_seconds: Any,
-) -> Limits:
+) -> RunLimits:
     """Those of a new run, checked; evaluate_every=None: 20 times in all."""
     if iterations is None and gradients is None:
         iterations = USUAL
@@ -46,7 +46,7 @@ def limits_of(
         evaluate_every = max(1, math.ceil((iterations or gradients) / 20))
     evaluate_every = whole_number("evaluate_every", evaluate_every, least=0)
     others = check_stopping(patience_evaluations, max_seconds, evaluate_every)
-    return Limits(iterations, gradients, evaluate_every, *others)
+    return RunLimits(iterations, gradients, evaluate_every, *others)
 
 
 def check_stopping(

@@ -13,6 +13,7 @@ from aspire.runs.selection import ACCURACY, LAST, LOSS
 
 if TYPE_CHECKING:
     from aspire.api.run import Run
+    from aspire.runs.figures import Figure
 
 WIDE = 100  # columns of a screen
 SITES = 10  # that fit on one
@@ -24,7 +25,8 @@ MANY = 20  # absences that a whole summary shows
 def summary(run: Run) -> str:
     """Everything, for the end of a run; accuracies in percent."""
     lines = [*site_lines(run, run.sites), *worst_lines(run, run.sites)]
-    return "\n".join([*lines, last_line(run), *end_lines(run), *absence_lines(run, MANY)])
+    lines += [last_line(run), *end_lines(run), *absence_lines(run, MANY)]
+    return "\n".join([*lines, *figure_lines(run, run.sites)])
 
 
 def screenful(run: Run) -> str:
@@ -35,7 +37,7 @@ def screenful(run: Run) -> str:
     if len(names) > SITES:
         lines.append(f"... and {len(names) - SITES} more sites")
     lines += [*worst_lines(run, names), last_line(run), *end_lines(run)]
-    lines += absence_lines(run, ABSENCES)
+    lines += [*absence_lines(run, ABSENCES), *figure_lines(run, names[:SITES])]
     return "\n".join(line if len(line) <= WIDE else f"{line[: WIDE - 3]}..." for line in lines)
 
 
@@ -56,6 +58,11 @@ def site_lines(run: Run, names: Sequence[str]) -> list[str]:
     if run.accuracies is not None:
         columns.append(("accuracy", [_percent(x) for x in run.accuracies[:count]]))
         columns.append(("on", [part or "-" for part in run.parts[:count]]))
+    return aligned(names, columns)
+
+
+def aligned(names: Sequence[str], columns: Sequence[tuple[str, list[str]]]) -> list[str]:
+    """A table: a line per site below the heads."""
     wide = max(len("site"), *(len(name) for name in names))
     sizes = [max(len(head), *map(len, cells)) for head, cells in columns]
     rows = [[head for head, _ in columns], *zip(*(cells for _, cells in columns), strict=True)]
@@ -137,6 +144,21 @@ def trend_line(run: Run) -> str:
     return f"converged: {found}, the {figure(run.history)[0]} {state}"
 
 
+def figure_lines(run: Run, names: Sequence[str]) -> list[str]:
+    """Where metrics were asked for: all figures of the test part, or of the best that there is."""
+    if run.settings.get("metrics") is None:
+        return []
+    part = next(x for x in ("test", "val", "train") if x in run.metrics["loss"] or x == "train")
+    columns = [
+        (metric, [_with_interval(x) for x in parts.get(part, ())[: len(names)]])
+        for metric, parts in run.metrics.items()
+        if part in parts
+    ]
+    found = run.certificate()
+    certified = [] if found is None else str(found).splitlines()
+    return [f"on the {part} part, with intervals of 95 %:", *aligned(names, columns), *certified]
+
+
 def absence_lines(run: Run, most: int) -> list[str]:
     """One for each time that a site was away."""
     lines = [
@@ -152,6 +174,12 @@ def _number(x: float) -> str:
     if not np.isfinite(x):
         return "-"
     return f"{x:.4f}" if abs(x) < 1e6 else f"{x:.4g}"
+
+
+def _with_interval(x: Figure | None) -> str:
+    if x is None:
+        return "-"
+    return f"{x.value:.3f}" if x.low is None else f"{x.value:.3f} [{x.low:.3f}, {x.high:.3f}]"
 
 
 def _count(x: float) -> str:

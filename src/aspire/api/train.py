@@ -107,6 +107,10 @@ def train(
     patience_evaluations   end the run when the worst validation figure, or the worst training loss
                     where there is none, has not improved for so many evaluations; None: never
     max_seconds     end the run after so many seconds, those before a resume counted; None: never
+    metrics         figures at the end, besides loss and accuracy: names of torchmetrics ('auroc',
+                    'f1', 'mae', ...), or a mapping name -> name, torchmetrics object or
+                    callable(outputs, targets) -> number
+    loss_bound      where the certificate cuts off the loss of a sample; None: at log(10 classes)
     out             a new folder for run.json, events.jsonl, history.jsonl, model and result
     log             'full', 'digest', 'off' or 'vectors': what events.jsonl holds. None: 'full' with
                     `out`; without, 'digest', since nothing would keep the events
@@ -125,6 +129,9 @@ def train(
                     `patience` seconds; None: all
     deadline        on an engine: a site that a step has to wait for is declared away when it takes
                     so many times as long as the others usually do; None: no limit
+    source          written to run.json: what the arguments were made of
+
+    Returns the trained model, its figures and its history.
     """
     check_names(arguments, KNOWN)
     if log is None:
@@ -206,8 +213,14 @@ def resume(
     patience_evaluations: int | None = None,
     max_seconds: float | None = None,
 ) -> Run:
-    """Go on from the last checkpoint of a run, with the job, engine and crew that started it.
+    """Go on from the last checkpoint of a run.
 
+    directory     of the run
+    job           what `prepare` makes of the arguments that the run had
+    engine, crew  those that started it; None: the simulator
+    stationarity, callbacks, progress, stop, checkpoint_seconds   as in `train`
+
+    Returns the run, from its first iteration to its last.
     `iterations`, `gradients`, `patience_evaluations` and `max_seconds` take the place of those that
     the run had; with one of them a run that has ended goes on, too. They are totals: a run of 100
     iterations goes on for 100 more with iterations=200.
@@ -272,9 +285,13 @@ def blaming_the_checkpoint(path: Path) -> Iterator[None]:
 
 
 def replay(directory: str | Path, job: Job) -> tuple[int, str]:
-    """Absorb the events of a run again; the number of events and the state's hash if equal.
+    """Absorb the events of a run again; ValueError, or `Differs`, where the state is another.
 
-    A log of level `digest` has no events to follow, so the run itself is repeated.
+    directory  of the run
+    job        what `prepare` makes of the arguments that the run had
+
+    Returns the number of events, and the hash of the state. A log of level `digest` has no events
+    to follow, so the run itself is repeated.
     """
     folder = Path(directory)
     settings = read_settings(folder)
@@ -331,6 +348,11 @@ def whole(
     """All that `resume` needs besides the job."""
     place = simulation.log.place()
     return checkpoint.Saved(simulation.standing(), history, place, seconds, watched or Watched())
+
+
+def finish(job: Job, simulation: simulator.Simulation, stop: Callable[[], bool]) -> Run:
+    """The rest of a run that has no folder, evaluated from here on."""
+    return _finish(job, simulation, Keeper(None, 0.0), [], Watched(), False, None, stop)
 
 
 def _finish(
@@ -413,6 +435,7 @@ def _to_the_end(
         gap=gap,
         watched=watched,
         ended_by=job.ended_by(simulation, stopping),
+        ask=lambda w: job.problem.figures(w, job.loss_bound),
     )
     if keeper.folder is not None:
         run.save_outcome(keeper.folder)

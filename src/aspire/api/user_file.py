@@ -7,6 +7,7 @@
     collate_fn(items)      how samples become a batch, where they are no tensors of one shape
     optimizer(groups), schedule(optimizer)   where the method takes them; at the master alone
     reference()            likewise: numbers by site, a model or 'own-best'; --reference counts more
+    metrics()              figures at the end; --metrics counts more
 
 On an engine each worker runs the text of the file by itself and loads its own site and no other.
 Modules that lie beside the file can be imported.
@@ -135,8 +136,8 @@ def parts_of(
     arguments["batch_size"] = AUTO if size is None else size or None
     if only is not None and not only:
         arguments["device"] = "cpu"  # the master's; the option is about the sites
-    for name in ("uncertainty", "loss", "buffers", "standardize"):
-        if hasattr(module, name):
+    for name in ("uncertainty", "loss", "buffers", "metrics", "standardize"):
+        if hasattr(module, name) and arguments.get(name) is None:
             arguments[name] = call(module, name)
     arguments |= collate_of(module)
     return model, sites, arguments | method_arguments(module, options, arguments.get("uncertainty"))

@@ -9,6 +9,8 @@ import click
 from aspire import __version__
 from aspire.cli.certificates import federation_command
 from aspire.cli.federation import server_command, site_command
+from aspire.cli.frontier import frontier_command
+from aspire.cli.new import new_command
 from aspire.cli.reproduction import WithReproduction
 from aspire.cli.run import replay_command, resume_command, train_command
 from aspire.cli.status import status_command
@@ -26,5 +28,5 @@ def main(verbose: bool) -> None:
 
 RUNS = (train_command, resume_command, replay_command, status_command)
 FEDERATION = (federation_command, server_command, site_command)
-for command in (*RUNS, *FEDERATION):
+for command in (new_command, *RUNS, frontier_command, *FEDERATION):
     main.add_command(command)

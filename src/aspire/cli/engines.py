@@ -25,9 +25,9 @@ def engine_named(name: str, arguments: Mapping[str, Any]) -> Engine | None:
 
         return made(Ray, arguments)
     if name == "federation" and arguments.get("kit"):
-        from aspire.engines.grpc.engine import Federation
+        from aspire.engines.grpc.engine import FederationEngine
 
-        return made(Federation, arguments)
+        return made(FederationEngine, arguments)
     raise ValueError(f"engine={name!r}: expected simulator or ray")
 
 

@@ -48,7 +48,7 @@ SHARED = (
     *("iterations", "method", "form", "quorum", "staleness", "local_steps", "batch_size", "preset"),
     *("learning_rate", "accumulate", "reference"),
     *("weight_decay", "seed", "evaluate_every", "log", "checkpoint_seconds", "tensorboard"),
-    *("min_sites", "deadline", "select", "patience_evaluations", "max_seconds"),
+    *("min_sites", "deadline", "select", "patience_evaluations", "max_seconds", "loss_bound"),
 )
 BOUND = 10.0  # on one site's pull, in medians, where the method has such a bound
 CLIP = 1.0  # on a report's length, in the second largest of the sites' norms, likewise
@@ -108,7 +108,7 @@ def server_command(
     """Train what FILE.py defines over sites that dial in; their data stays with them.
 
     Of FILE.py only model(), uncertainty(), loss(), method(), optimizer(groups),
-    schedule(optimizer), reference() and the names that sites() gives are used.
+    schedule(optimizer), reference(), metrics() and the names that sites() gives are used.
     """
     # a handshake that is refused is logged by gRPC alone
     os.environ.pop("GRPC_VERBOSITY", None)
@@ -366,8 +366,7 @@ def one_site(
     module: ModuleType, name: str, data: Any, options: dict[str, Any]
 ) -> tuple[Method, Site]:
     """The method, and this site with its data; nothing is known of the others."""
-    if hasattr(module, "loss"):
-        options = {**options, "loss": call(module, "loss")}
-    own = buffers_of(module) | collate_of(module) | standardize_of(module, None)
+    given = {x: call(module, x) for x in ("loss", "metrics") if hasattr(module, x)}
+    own = given | buffers_of(module) | collate_of(module) | standardize_of(module, None)
     job = prepare(call(module, "model"), {name: data}, **{**own, **options})
     return job.method, job.problem.sites[0]

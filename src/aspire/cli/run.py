@@ -45,6 +45,8 @@ from aspire.simulator.replay import Differs
 @click.option("--select", help="worst_loss, worst_accuracy or last: see the guide.")
 @click.option("--patience-evaluations", type=int, help="End after so many without a better one.")
 @click.option("--max-seconds", type=float, help="End after so many seconds.")
+@click.option("--metrics", help="Figures at the end, by names of torchmetrics: auroc,f1.")
+@click.option("--loss-bound", type=float, help="Where the certificate cuts off a sample's loss.")
 @click.option(
     "--pull-bound", type=float, help="Consensus form: limit on a site's pull, in medians."
 )
@@ -59,7 +61,7 @@ from aspire.simulator.replay import Differs
 @click.option("--out", type=click.Path(path_type=Path), help="A new folder for the run.")
 @click.option("--checkpoint-seconds", type=float, default=60.0, show_default=True)
 @click.option("--tensorboard", is_flag=True, help="Write the history to OUT/tensorboard as well.")
-@click.option("--engine", "where", default="simulator", show_default=True, help="simulator or ray.")
+@click.option("--engine", "where", default="simulator", help="simulator (default) or ray.")
 @click.option("--address", help="Of a Ray cluster: auto, HOST:PORT or ray://HOST:PORT.")
 @click.option("--num-gpus", type=float, default=0.0, help="Of each Ray actor.")
 @click.option("--actors", type=int, help="Ray actors that share the sites; none: one each, to 16.")
@@ -97,7 +99,7 @@ def train_command(
     **options: Any,
 ) -> None:
     """Train what FILE.py defines: model(), sites(), optionally site(name), uncertainty(), loss(),
-    method(), optimizer(groups), schedule(optimizer), reference().
+    method(), optimizer(groups), schedule(optimizer), reference(), metrics().
 
     sites() gives the sites, or their names if there is a site(name) that loads one. --method counts
     more than method(); --quorum, --staleness, --local-steps, --preset and --pull-bound are

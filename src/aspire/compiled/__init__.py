@@ -1,1 +1,1 @@
-"""The package's C: what it is made of, and how it is compiled and called."""
+"""The package's C: what it is made of, and how it is found and called."""

@@ -4,6 +4,8 @@
 
 #include "rows.c"
 
+const int64_t structure_size = sizeof(Problem);
+
 #define PIECE 128 /* samples whose features are kept at once */
 
 static Problem pieces_of(const Problem *b) {

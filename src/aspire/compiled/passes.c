@@ -22,6 +22,8 @@ typedef struct {
     const double *push;                 /* (S,) what v_j has of the worker's move; 0: nothing */
 } Step;
 
+const int64_t structure_size = sizeof(Step);
+
 static inline double box(double x, double most) { return x < -most ? -most : x > most ? most : x; }
 
 static inline float boxf(float x, float most) { return x < -most ? -most : x > most ? most : x; }

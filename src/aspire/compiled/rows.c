@@ -1,13 +1,23 @@
 /* A row on the CPU: its gradient, loss and batches.
 
-   Every row is worked on by itself, samples first: features (B, d), padded to whole vectors, so a
-   row's numbers do not depend on the rows beside it. REAL is float or double. */
+   Every row is worked on by itself, samples first: features (B, d), padded to whole units of 64
+   bytes, so a row's numbers do not depend on the rows beside it. A vector is as wide as the
+   processor's; sums over features are sums over units, so its width changes no byte. REAL is float
+   or double. */
 
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
 
-#define LANES ((int64_t)(64 / sizeof(REAL)))
+#if defined(__AVX512F__)
+#define WIDTH 64
+#elif defined(__AVX__)
+#define WIDTH 32
+#else
+#define WIDTH 16
+#endif
+#define LANES ((int64_t)(WIDTH / sizeof(REAL)))
+#define UNIT ((int64_t)(64 / sizeof(REAL)))
 #define MOST 16 /* layers */
 #define BLOCK 64 /* samples of a forward pass that are worked on at once */
 
@@ -16,8 +26,8 @@ typedef int32_t bits;
 #else
 typedef int64_t bits;
 #endif
-typedef REAL vec __attribute__((vector_size(64), aligned(sizeof(REAL)), may_alias));
-typedef bits mask __attribute__((vector_size(64), aligned(sizeof(REAL)), may_alias));
+typedef REAL vec __attribute__((vector_size(WIDTH), aligned(sizeof(REAL)), may_alias));
+typedef bits mask __attribute__((vector_size(WIDTH), aligned(sizeof(REAL)), may_alias));
 
 typedef struct {
     int64_t layers, batch, row; /* row: numbers in a row, p */
@@ -29,7 +39,7 @@ typedef struct {
     const int64_t *targets;
 } Problem;
 
-static int64_t padded(int64_t n) { return (n + LANES - 1) / LANES * LANES; }
+static int64_t padded(int64_t n) { return (n + UNIT - 1) / UNIT * UNIT; }
 
 /* ---------------------------------------------------------------- products */
 
@@ -66,6 +76,7 @@ TILE(1, 4)
 TILE(8, 2)
 #else
 #define WIDE 2
+TILE(6, 2)
 #endif
 TILE(4, 2)
 TILE(1, 2)
@@ -91,6 +102,8 @@ static void product(int64_t M, int64_t N, int64_t K, const REAL *A, int64_t am, 
         m = 0;
 #if WIDE == 4
         ROWS(8, 2)
+#else
+        ROWS(6, 2)
 #endif
         ROWS(4, 2) ROWS(1, 2)
     }
@@ -105,25 +118,29 @@ static void product(int64_t M, int64_t N, int64_t K, const REAL *A, int64_t am, 
 #define NARROW(O)                                                                                 \
     static void narrow_##O(int64_t in, const REAL *x, int64_t step, const REAL *W, REAL *h,       \
                            int64_t ldh, const REAL *start) {                                      \
-        vec sum[4][O];                                                                            \
-        int64_t i = 0;                                                                            \
-        memset(sum, 0, sizeof sum);                                                               \
-        for (; i + LANES <= in; i += LANES) {                                                     \
-            vec w[O];                                                                             \
-            _Pragma("GCC unroll 4") for (int o = 0; o < O; o++)                                   \
-                w[o] = *(const vec *)(W + o * in + i);                                            \
-            _Pragma("GCC unroll 4") for (int k = 0; k < 4; k++) {                                 \
-                vec a = *(const vec *)(x + k * step + i);                                         \
-                _Pragma("GCC unroll 4") for (int o = 0; o < O; o++) sum[k][o] += a * w[o];        \
+        int64_t whole = in / UNIT * UNIT;                                                         \
+        for (int k = 0; k < 4; k++)                                                               \
+            for (int o = 0; o < O; o++) h[k * ldh + o] = start[o];                                \
+        for (int64_t part = 0; part < UNIT; part += LANES) {                                      \
+            vec sum[4][O];                                                                        \
+            memset(sum, 0, sizeof sum);                                                           \
+            for (int64_t i = part; i < whole; i += UNIT) {                                        \
+                vec w[O];                                                                         \
+                _Pragma("GCC unroll 4") for (int o = 0; o < O; o++)                               \
+                    w[o] = *(const vec *)(W + o * in + i);                                        \
+                _Pragma("GCC unroll 4") for (int k = 0; k < 4; k++) {                             \
+                    vec a = *(const vec *)(x + k * step + i);                                     \
+                    _Pragma("GCC unroll 4") for (int o = 0; o < O; o++) sum[k][o] += a * w[o];    \
+                }                                                                                 \
             }                                                                                     \
+            for (int k = 0; k < 4; k++)                                                           \
+                for (int o = 0; o < O; o++)                                                       \
+                    for (int v = 0; v < LANES; v++) h[k * ldh + o] += sum[k][o][v];               \
         }                                                                                         \
         for (int k = 0; k < 4; k++)                                                               \
-            for (int o = 0; o < O; o++) {                                                         \
-                REAL total = start[o];                                                            \
-                for (int v = 0; v < LANES; v++) total += sum[k][o][v];                            \
-                for (int64_t r = i; r < in; r++) total += x[k * step + r] * W[o * in + r];        \
-                h[k * ldh + o] = total;                                                           \
-            }                                                                                     \
+            for (int o = 0; o < O; o++)                                                           \
+                for (int64_t r = whole; r < in; r++)                                              \
+                    h[k * ldh + o] += x[k * step + r] * W[o * in + r];                            \
     }
 NARROW(1)
 NARROW(2)
@@ -132,7 +149,7 @@ NARROW(4)
 typedef void Narrow(int64_t, const REAL *, int64_t, const REAL *, REAL *, int64_t, const REAL *);
 static Narrow *const narrow[] = {0, narrow_1, narrow_2, narrow_3, narrow_4};
 
-static int is_narrow(int64_t in, int64_t out) { return out <= 4 && in >= 4 * LANES; }
+static int is_narrow(int64_t in, int64_t out) { return out <= 4 && in >= 4 * UNIT; }
 
 static void positive(REAL *h, int64_t count) { /* h <- max(h, 0); what is no number stays so */
     for (int64_t i = 0; i < count; i += LANES) {
@@ -179,10 +196,12 @@ static REAL exponentials(const REAL *h, REAL *e, int64_t count) {
     for (int64_t i = 0; i < wide; i += LANES)
         *(vec *)(e + i) = exponential(*(const vec *)(h + i) - most);
     for (int64_t i = count; i < wide; i++) e[i] = 0;
-    vec total = *(vec *)e;
-    for (int64_t i = LANES; i < wide; i += LANES) total += *(vec *)(e + i);
     REAL sum = 0;
-    for (int i = 0; i < LANES; i++) sum += total[i];
+    for (int64_t part = 0; part < UNIT; part += LANES) {
+        vec total = *(vec *)(e + part);
+        for (int64_t i = part + UNIT; i < wide; i += UNIT) total += *(vec *)(e + i);
+        for (int i = 0; i < LANES; i++) sum += total[i];
+    }
     return sum;
 }
 
@@ -327,7 +346,7 @@ static void gradient(const Problem *b, const REAL *w, const int64_t *index, REAL
                 *(mask *)(s + k) &= ~(mask)(*(vec *)(room->h[l + 1] + k) <= 0);
         if (b->bias[l]) {
             end -= o;
-            for (int64_t v = 0; v < op; v += LANES) {
+            for (int64_t v = 0; v < o; v += LANES) {
                 vec sum = *(vec *)(s + v);
                 for (int64_t k = 1; k < B; k++) sum += *(vec *)(s + k * op + v);
                 memcpy(end + v, &sum, (size_t)(o - v < LANES ? o - v : LANES) * sizeof(REAL));

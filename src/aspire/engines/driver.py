@@ -33,10 +33,10 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
 from aspire.engines.carrier import Arrival, Back, Carrier, Gone, Repeated, Turn
-from aspire.engines.serve import evaluation_tasks
-from aspire.protocol import answer_objection, method_objection, name_objection, out_of_range
+from aspire.engines.serve import questions
+from aspire.protocol import method_objection, name_objection, out_of_range
 from aspire.runs.errors import Stopped
-from aspire.runs.evaluation import Away, Evaluation
+from aspire.runs.evaluation import Away, Evaluation, FinalFigures
 from aspire.runs.log import EventLog
 from aspire.types import (
     Amount,
@@ -186,7 +186,7 @@ class Driver:
     def _ask_again(self, workers: Iterable[int]) -> None:
         for asked in self.state.asked:
             missing = [j for j in workers if j not in asked.answers]
-            self._carry(evaluation_tasks(missing, asked.id, asked.w))
+            self._carry(questions(missing, asked))
 
     def _send(self, tasks: Sequence[Task]) -> None:
         now = self.clock()
@@ -286,7 +286,7 @@ class Driver:
         if asked is None or j in asked.answers:
             self.state.late[j] += 1
             return []
-        reason = answer_objection(report)
+        reason = asked.objection(report)
         asked.answers[j] = dict(report.scalars) if reason is None else {}
         return [] if reason is None else self.breach(j, reason)
 
@@ -457,7 +457,15 @@ class Driver:
         asked = Evaluation(-self.state.evaluations, model, line, since=self.state.time)
         self.state.asked.append(asked)
         here = [j for j in range(len(self.names)) if j not in self.state.away]
-        self._carry(evaluation_tasks(here, asked.id, asked.w))
+        self._carry(questions(here, asked))
+
+    def ask_at_the_end(self, asked: FinalFigures) -> None:
+        """Of the sites that are here and answered before; no checkpoint is taken meanwhile."""
+        self.state.evaluations += 1
+        asked = replace(asked, id=-self.state.evaluations, since=self.clock() - self.began)
+        self.state.asked.append(asked)
+        here = [j for j in range(len(self.names)) if j not in asked.answers]
+        self._carry(questions(here, asked))
 
     def answered(self) -> list[Evaluation]:
         """Evaluations that all have answered, but for the away and the silent; in their order."""

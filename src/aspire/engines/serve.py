@@ -1,7 +1,8 @@
 """The worker's side of every engine: one task in, one report out, where the data is.
 
-Besides the method's own tasks there are evaluations: kind `evaluate`, a negative id, the model as
-`w`. The answer is for the history; no method ever sees it. `survey` says what else is asked so.
+Besides the method's own tasks there are questions with a negative id: kind `evaluate`, whose answer
+is for the history, `figures` at the end, both with the model as `w`, and `survey` before the start.
+No method ever sees them.
 """
 
 from __future__ import annotations
@@ -12,28 +13,32 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from aspire.engines import survey
 from aspire.engines.carrier import Crew
+from aspire.problem.figures import figures_of
 from aspire.problem.sites import Site
-from aspire.protocol import EVALUATION, LARGEST, SURVEY, NoState, task_objection
+from aspire.protocol import EVALUATION, FIGURES, LARGEST, SURVEY, NoState, task_objection
+from aspire.runs.evaluation import Evaluation, FinalFigures
 from aspire.types import Kind, Method, Report, Task
 
-__all__ = ["EVALUATE", "Crew", "NoState", "evaluation_tasks", "look_ahead", "objection", "serve"]
+__all__ = ["Crew", "NoState", "look_ahead", "objection", "questions", "serve"]
 
 logger = logging.getLogger("aspire")
 EVALUATE = "evaluate"
-ASKED = {EVALUATE: EVALUATION, survey.SURVEY: SURVEY}  # kinds with negative ids
+AT_THE_END = "figures"
+# the kinds of questions
+ASKED = {EVALUATE: EVALUATION, AT_THE_END: FIGURES, survey.SURVEY: SURVEY}
 
 
 def objection(
     task: Task, kinds: Mapping[str, Kind], *, parameters: int, dtype: torch.dtype
 ) -> str | None:
     """Why a worker must not do a task, or None."""
-    kind = ASKED.get(task.kind) or kinds.get(task.kind)
-    if kind is None or (task.kind in ASKED) != (task.id < 0):
-        known = ", ".join([*kinds, f"{EVALUATE} with a negative id"])
+    asked = task.kind in ASKED
+    kind = ASKED[task.kind] if asked else kinds.get(task.kind)
+    if kind is None or asked != (task.id < 0):
+        known = ", ".join([*kinds, *(f"{name} with a negative id" for name in ASKED)])
         return f"kind {task.kind!r}: expected one of {known}"
     return task_objection(task, kind, parameters=parameters, dtype=dtype)
 
@@ -50,6 +55,9 @@ def serve(method: Method, local: Site, worker: Any, task: Task) -> tuple[Any, Re
         return worker, evaluation(local, task)
     if task.kind == survey.SURVEY:
         return worker, survey.survey(local, task)
+    if task.kind == AT_THE_END:
+        found = figures_of(local, task.vectors["w"], task.scalars["bound"] or None)
+        return worker, Report(task.worker, task.id, {}, found)
     worker, report = method.work(worker, task, local)
     if device != "cpu":
         report = replace(report, vectors={k: v.cpu() for k, v in report.vectors.items()})
@@ -88,9 +96,12 @@ def evaluation(local: Site, task: Task) -> Report:
     return Report(task.worker, task.id, {}, said)
 
 
-def evaluation_tasks(workers: Sequence[int], id: int, w: Tensor) -> list[Task]:
-    """The same question to each of them; `id` is negative."""
-    return [Task(j, id, EVALUATE, {"w": w}) for j in workers]
+def questions(workers: Sequence[int], asked: Evaluation) -> list[Task]:
+    """The same question to each of them."""
+    if isinstance(asked, FinalFigures):
+        numbers = {"bound": asked.bound or 0.0}
+        return [Task(j, asked.id, AT_THE_END, {"w": asked.w}, numbers) for j in workers]
+    return [Task(j, asked.id, EVALUATE, {"w": asked.w}) for j in workers]
 
 
 def say_conversions(notes: Iterable[str]) -> None:

@@ -62,8 +62,9 @@ WORDS = {  # of annotations that allow a plain value
 
 
 def make(name: str, arguments: Mapping[str, Any] | None = None, **objects: Any) -> Method:
-    """The method of that name.
+    """Return the method of that name.
 
+    name       a key of METHODS
     arguments  plain values by the names of the factory's arguments
     objects    arguments that are no plain values: uncertainty, optimizer, schedule
     """

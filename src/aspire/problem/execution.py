@@ -67,8 +67,8 @@ def objection(
         return "expected tensors of vectors, with class numbers or vectors as targets"
     if name == "compiled" and not found.stack.compiled(start):
         return (
-            "expected a C compiler, the CPU, a cross-entropy and activations that are compiled; "
-            "'rows' needs none of these"
+            "expected the package's compiled code, the CPU, a cross-entropy and activations that "
+            "are compiled; 'rows' needs none of these"
         )
     return None
 

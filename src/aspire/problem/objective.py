@@ -187,13 +187,17 @@ class Labels:
             return torch.ones_like(targets, dtype=torch.bool)
         return targets != self.ignored
 
-    def total(self, targets: Tensor) -> Tensor:
-        """What the mean is divided by."""
+    def each(self, targets: Tensor) -> Tensor:
+        """What each of them counts."""
         kept = self.kept(targets)
         if self.weight is None:
-            return kept.sum()
+            return kept.double()
         weights = self.weight.detach().double()[targets.where(kept, 0)]
-        return weights.where(kept, 0.0).sum()
+        return weights.where(kept, 0.0)
+
+    def total(self, targets: Tensor) -> Tensor:
+        """What the mean is divided by."""
+        return self.each(targets).sum()
 
 
 def labels_of(loss: Loss) -> Labels | None:

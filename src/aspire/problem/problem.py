@@ -13,7 +13,9 @@ from torch import Tensor, nn
 from aspire.arguments import function, near, one_of, real_number, shown, whole_number
 from aspire.problem import batches
 from aspire.problem.execution import decide
+from aspire.problem.figures import figures_of, try_out
 from aspire.problem.lazy import initialised
+from aspire.problem.metrics import Metric
 from aspire.problem.objective import LOSSES, Flat, Loss, Objective, is_linear
 from aspire.problem.samples import Samples, named, parts_of
 from aspire.problem.sites import Pool, Site, pooled, pooled_scores
@@ -100,6 +102,10 @@ class Problem:
         """Whether gradients of many sites are taken in one call, by functions without a state."""
         return all(type(site) is Site and site.pool is not None for site in self.sites)
 
+    def figures(self, w: Tensor, bound: float | None = None) -> list[dict[str, float]]:
+        """What every site says of w at the end, with intervals; see `figures_of`."""
+        return [figures_of(site, w, bound) for site in self.sites]
+
     def scores(self, w: Tensor) -> Figures:
         """What every site finds at w."""
         plain = all(site.test is None and site.val is None for site in self.sites)
@@ -141,6 +147,7 @@ def build(
     judged: int = 8192,
     judged_on: str = "train",
     execution: str | None = None,
+    metrics: tuple[Metric, ...] = (),
     collate_fn: Collate | None = None,
     standardize: bool | str | Standardization = False,
 ) -> Problem:
@@ -158,6 +165,7 @@ def build(
     given |= {"device": device, "seed": seed, "buffers": buffers, "precision": precision}
     given |= {"judged": judged, "judged_on": judged_on}
     given |= {"execution": execution, "collate_fn": collate_fn, "standardize": standardize}
+    given |= {"metrics": metrics}
     known = named(sites)
     model = initialised(model, known, seed, collate_fn)
     try:
@@ -183,6 +191,7 @@ def _built(
     judged: int,
     judged_on: str,
     execution: str | None,
+    metrics: tuple[Metric, ...],
     collate_fn: Collate | None,
     standardize: bool | str | Standardization,
     changing: Sequence[str],
@@ -233,7 +242,9 @@ def _built(
             on_val=judged_on == "val",
             val_sample=val_sample,
             tells=standardize == LATER,
+            metrics=metrics,
         )
+    try_out(made, flat.start)
     names = tuple(str(name) for name in known)
     samples = None if len(parts) < len(made) else tuple(site.train.size for site in made)
     return Problem(flat, names, tuple(made), batch_size, objective.execution, samples, by)

@@ -16,6 +16,7 @@ from torch.nn.functional import cross_entropy
 from aspire.problem import batches
 from aspire.problem.failures import at
 from aspire.problem.graphs import REPLAYED, replayed_by
+from aspire.problem.metrics import Metric
 from aspire.problem.objective import Objective, classifies
 from aspire.problem.samples import CHUNK, Samples
 from aspire.problem.seeds import seeded
@@ -56,6 +57,7 @@ class Site:
     on_val: bool = False  # its losses are reported on `val`, and not on `train`
     val_sample: Tensor | None = None  # as `sample`, of `val`
     tells: bool = False  # the moments of its inputs, when it is asked for them
+    metrics: tuple[Metric, ...] = ()  # that are asked for, at the end
 
     def keyed(self, key: bytes) -> Site:
         """This site with batches and a sample for losses that only the holder of `key` can tell."""

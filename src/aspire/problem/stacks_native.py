@@ -1,4 +1,4 @@
-"""Stacks on the CPU, compiled: `rows.c` on tensors, where this machine has a compiler.
+"""Stacks on the CPU, compiled: `rows.c` on tensors, where it is compiled for this processor.
 
 Every row is worked on by itself, so its numbers are the same to the bit beside any other rows, in
 any order and on any number of threads. A batch of many samples is worked on in pieces.
@@ -33,7 +33,7 @@ class Caller:
     def __init__(self, layers: Layers, dtype: torch.dtype, drop: float = 0.0) -> None:
         self.functions = native.library(dtype)
         row = sum(layer.outputs * (layer.inputs + layer.bias) for layer in layers)
-        self.problem = native.Problem(len(layers), 1, row, *native.shapes(layers))
+        self.problem = native.NativeStack(len(layers), 1, row, *native.shapes(layers))
         self.problem.drop_first = drop
         self.random = bool(drop) or any(layer.drop for layer in layers)
         self.place = ctypes.addressof(self.problem)

@@ -9,8 +9,9 @@ from typing import Annotated, Any, TypedDict
 import numpy as np
 
 from aspire.problem.problem import Figures
+from aspire.protocol import answer_objection, figures_objection
 from aspire.sets import UncertaintySet
-from aspire.types import Array, As, Count, Flat, Id, Worker
+from aspire.types import Array, As, Count, Flat, Id, Report, Worker
 
 Line = Annotated[dict[str, Any], As(dict[str, float | list[float | None] | None])]  # of history
 # Who was away from which iteration to which; None: to the end.
@@ -26,6 +27,21 @@ class Evaluation:
     line: Line  # what the master knew when it asked
     since: float
     answers: dict[Worker, dict[str, float]] = field(default_factory=dict)
+
+    def objection(self, answer: Report) -> str | None:
+        """Why an answer must be refused, or None."""
+        return answer_objection(answer)
+
+
+@dataclass
+class FinalFigures(Evaluation):
+    """The question for figures with intervals, after the last event: in no checkpoint."""
+
+    bound: float | None = None  # where losses are cut off for the certificate
+    metrics: tuple[str, ...] = ()
+
+    def objection(self, answer: Report) -> str | None:
+        return figures_objection(answer, self.metrics)
 
 
 def answered(asked: Evaluation, sites: int) -> tuple[Figures, tuple[Array, Array, Array]]:

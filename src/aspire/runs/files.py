@@ -61,6 +61,14 @@ def versions() -> dict[str, Any]:
     }
 
 
+def new_folder(path: Path) -> Path:
+    """Make a new folder, or take an empty one; ValueError for one that holds anything."""
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise ValueError(f"out={str(path)!r}: expected a new or an empty folder")
+    path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
 def how_to_resume(folder: Path) -> str:
     """The command, or the call where no file is known, that goes on with the run in `folder`."""
     settings = read_record(folder / RUN)

@@ -54,10 +54,7 @@ class RunFolder:
     @classmethod
     def create(cls, path: Path) -> Self:
         """A new or empty directory; one that holds anything is left as it is."""
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
-            raise ValueError(f"out={str(path)!r}: expected a new or an empty folder")
-        path.mkdir(parents=True, exist_ok=True)
-        return cls(path)
+        return cls(rundir.new_folder(path))
 
     @classmethod
     def open(cls, path: Path, *, extend: bool = False) -> Self:

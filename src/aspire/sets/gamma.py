@@ -10,7 +10,7 @@ from aspire.sets.checks import floats, site_count
 
 
 def gamma_for(outage: float, n: int) -> float:
-    """The smallest Gamma with B(n, Gamma) <= outage, for n sites with a positive radius.
+    """Return the smallest Gamma with B(n, Gamma) <= outage, for n sites with a positive radius.
 
     B(n, Gamma) = 2^-n [(1 - mu) sum_{l >= k} C(n,l) + mu sum_{l > k} C(n,l)],
     v = (Gamma + n)/2, k = floor(v), mu = v - k.

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from aspire.cli import main
-from reproduction.commands.data import Line
+from reproduction.commands.data import DownloadBar
 from reproduction.data import READERS, daily_sports
 from reproduction.data.files import cache_folder, data_folder
 from reproduction.data.sources import SOURCES, Sum
@@ -124,7 +124,7 @@ def test_where_things_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.parametrize("bar", [True, False])
 def test_the_line_of_a_download(bar: bool, capsys: pytest.CaptureFixture[str]) -> None:
-    line = Line()
+    line = DownloadBar()
     line.bar = bar
     for done in range(0, 1_000_001, 1000):
         line("x.zip", done, 1_000_000)

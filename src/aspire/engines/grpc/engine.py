@@ -19,7 +19,7 @@ from aspire.types import Method
 
 
 @dataclass(frozen=True)
-class Federation:
+class FederationEngine:
     """Plain values only."""
 
     kit: str
@@ -48,7 +48,7 @@ def federation(
     file: str,
     megabytes: float | None = None,
     own: bool = False,
-) -> Federation:
+) -> FederationEngine:
     """The engine for a job with this start vector, these settings and this method.
 
     own  FILE.py itself makes the method, by method()
@@ -59,6 +59,6 @@ def federation(
         "weight_decay": settings["weight_decay"],
         **sent(method, own=own),
     }
-    return Federation(
+    return FederationEngine(
         str(kit.resolve()), listen, shape.most, shape.parameters, shape.dtype, work, file
     )

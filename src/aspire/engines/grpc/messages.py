@@ -18,7 +18,7 @@ from torch import Tensor
 
 from aspire.engines.grpc.wire_pb2 import Header, ToSite, Vector
 
-MAJOR = 3
+MAJOR = 4
 MINOR = 0
 HELLO = "aspire-hello-bin"  # where a call's metadata has the Hello
 METHOD = "/aspire.engines.grpc.Federation/Serve"
@@ -29,7 +29,7 @@ OVERHEAD = 64 * 2**10  # bytes of everything else in one part
 DTYPES: dict[str, np.dtype[Any]] = {"float32": np.dtype("<f4"), "float64": np.dtype("<f8")}
 LONG = 2**16  # numbers: longer vectors travel beside the computation
 VECTORS = 4  # in one message, at most
-NUMBERS = 64  # likewise
+NUMBERS = 192  # likewise: an answer with figures has up to four for each of 14, on three parts
 NAME = 64  # letters, at most
 SAID = 300  # letters of the other side's words that we repeat
 

@@ -40,7 +40,7 @@ from aspire.engines.grpc.messages import (
 from aspire.engines.grpc.meter import MINUTE
 from aspire.engines.grpc.policy import Guard, Policy, TooOften, check_method, check_welcome
 from aspire.engines.grpc.wire_pb2 import Hello, Over, Settings, ToSite, Welcome
-from aspire.engines.serve import NoState, look_ahead, serve
+from aspire.engines.serve import AT_THE_END, NoState, look_ahead, serve
 from aspire.problem.failures import Failed, failed
 from aspire.problem.sites import Site
 from aspire.types import Method, Report, Task
@@ -243,7 +243,7 @@ class Dialler:
         """One task. One that we have answered already was sent again for its report."""
         memory = self.memory
         self.idle = False
-        here = self.brief
+        here = self.brief and task.kind != AT_THE_END  # which may take many seconds
         try:
             report = memory.report
             if report is not None and report.task == task.id:

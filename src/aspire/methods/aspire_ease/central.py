@@ -76,7 +76,7 @@ def central(
     plane_iterations: int | None = None,
     preset: str | Preset | None = None,
 ) -> Method:
-    """The method as a value; arguments as in `aspire`."""
+    """Return the method as a value; arguments as in `consensus`."""
     preset = Auto() if preset is None else preset_of(preset)
     rules = Rules(uncertainty, drop, max_planes, plane_iterations, preset)
     settings = {"uncertainty": uncertainty, "drop": drop, "max_planes": max_planes}

@@ -176,7 +176,7 @@ def consensus(
     pull_bound: float | None = None,
     coordinate_bound: float | None = None,
 ) -> Method:
-    """The paper's form as a value; what it needs of the sites it learns in `init`.
+    """Return the paper's form as a value; what it needs of the sites it learns in `init`.
 
     uncertainty       None: CDNorm(radius=1/N, budget=N)
     quorum            S, reports that make a step; None: 1

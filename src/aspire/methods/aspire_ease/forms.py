@@ -38,7 +38,7 @@ DIRECT = (
 def aspire(
     uncertainty: UncertaintySet | None = None, *, form: str | None = None, **arguments: Any
 ) -> Method:
-    """The method as a value.
+    """Return the method as a value.
 
     uncertainty  None: CDNorm(radius=1/N, budget=N)
     form         'direct', 'consensus' or None: consensus for one linear layer, direct for every

@@ -1,8 +1,8 @@
-"""The vectors of a step in one pass over the columns: `passes.c`, where it can be compiled.
+"""The vectors of a step in one pass over the columns: `passes.c`, where it is compiled.
 
 It is for few reports of float32 on the CPU, and gives the bytes that `aspire_vectors` gives: a
 trial makes sure of that before it is used, so a replay elsewhere need not have it. Everything else
-goes by torch, and so does every machine without a compiler.
+goes by torch, and so does everything on a machine without the compiled code.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from aspire.compiled.native import compiled, several
+from aspire.compiled.native import load, several
 from aspire.core import equations
 from aspire.core.schedules import Limits, Rates
 from aspire.methods.aspire_ease import vectors as plain
@@ -46,7 +46,7 @@ class _Step(ctypes.Structure):
 @lru_cache(maxsize=1)
 def library() -> Any:
     """The compiled functions, if they give torch's bytes; None: there are none."""
-    found: Any = compiled(("passes.c",), "-ffp-contract=off")
+    found: Any = load("passes", _Step)
     if found is None:
         return None
     found.move.argtypes = (_array,)

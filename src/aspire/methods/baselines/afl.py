@@ -28,7 +28,7 @@ def afl(
     quorum: int | None = None,
     average: bool = False,
 ) -> Method:
-    """The method as a value.
+    """Return the method as a value.
 
     rate          g_w, the step of w; None: 1 / max_j L_j from the start-up probe
     rate_weights  g_l, the step of lam; None: 0.05 / f_0, f_0 the median first loss

@@ -39,7 +39,7 @@ def fedavg(
     quorum: int | None = None,
     average: bool = False,
 ) -> Method:
-    """The method as a value.
+    """Return the method as a value.
 
     local_steps  K steps of each worker per round
     rate         their step; None: 1 / max_j L_j from the start-up probe

@@ -30,7 +30,7 @@ def gcivr(
     prior: Sequence[float] | Mapping[str, float] | Array | str | None = None,
     average: bool = False,
 ) -> Method:
-    """The method as a value.
+    """Return the method as a value.
 
     temperature  T: small is nearer to the worst site; None: 0.1 f_0, f_0 the median first loss
     rate         eta, the step of w; None: 0.1 / max_j L_j from the start-up probe

@@ -28,7 +28,7 @@ def gda(
     *,
     average: bool = False,
 ) -> Method:
-    """The method as a value.
+    """Return the method as a value.
 
     uncertainty   P; None: CDNorm(radius=1/N, budget=N). A simplex, box, CVaR, CD-norm or l1 ball
     rate          e_w, the step of w; None: 1 / max_j L_j from the start-up probe

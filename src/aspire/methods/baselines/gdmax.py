@@ -27,7 +27,7 @@ def gdmax(
     *,
     average: bool = False,
 ) -> Method:
-    """The method as a value.
+    """Return the method as a value.
 
     uncertainty  P, any set; None: CDNorm(radius=1/N, budget=N)
     rate         the step of w; None: 1 / max_j L_j from the start-up probe

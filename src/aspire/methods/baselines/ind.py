@@ -24,7 +24,7 @@ from aspire.types import Event, Facts, Info, Kind, Method, Report, Task
 def ind(
     site: int, *, local_steps: int = 1, rate: float | None = None, average: bool = False
 ) -> Method:
-    """The method as a value.
+    """Return the method as a value.
 
     site         the worker that trains; the others are never asked
     local_steps  K steps per report

@@ -43,7 +43,7 @@ def q_ffl(
     quorum: int | None = None,
     average: bool = False,
 ) -> Method:
-    """The method as a value.
+    """Return the method as a value.
 
     q            0 is FedAvg with the plain mean; the larger, the nearer to minimax
     local_steps  K steps of each worker per round

@@ -16,5 +16,6 @@ Sets, planes, EASE, quorum, staleness and absences are those of the paper; no th
 """
 
 from aspire.methods.aspire_ease.direct.form import direct
+from aspire.methods.aspire_ease.direct.presence import under
 
-__all__ = ["direct"]
+__all__ = ["direct", "under"]

@@ -40,7 +40,7 @@ def direct(
     drop: bool = True,
     max_planes: int | None = 50,
 ) -> Method:
-    """The method as a value, for networks: no copies of the model, a torch optimiser at the master.
+    """Return the method as a value, for networks: no copies of the model, torch's optimiser.
 
     uncertainty    None: CDNorm(radius=1/N, budget=N)
     quorum         S, gradients that make a step; None: half of the present sites
@@ -60,6 +60,7 @@ def direct(
                    each site trains alone first, and r_j is its lowest loss on its val part
     own_gradients  of a site that does so; None: as many as the run has for each site afterwards
     loss_tasks     ask sites that have little weight mostly for their loss alone, or let them rest
+    drop, max_planes   as in `consensus`
     """
     liars = whole_number("liars", liars, least=0)
     counts = {"quorum": quorum, "staleness": staleness, "max_planes": max_planes}

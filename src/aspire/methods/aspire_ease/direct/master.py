@@ -152,7 +152,7 @@ def start(rules: Rules, master: Master, tasks: list[Task], infos: list[Info]) ->
     master.f = np.clip(master.f, -master.most_loss, master.most_loss)
     if rules.measured:
         master.reference = np.clip(master.reference, -master.most_loss, master.most_loss)
-    restrict(rules, master)
+    restrict(whole_set(rules, len(master.f)), master)
     master.share = np.where(master.present, 1.0 / master.n, 0.0)
     master.planes = planes.only(master.prior, regret(master))
     weigh(master)

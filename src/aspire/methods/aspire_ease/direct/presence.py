@@ -8,12 +8,12 @@ from aspire.methods.aspire_ease.direct.rules import GRADIENTS, PROBES, Rules, wh
 from aspire.methods.aspire_ease.direct.state import Master, regret, weigh
 from aspire.methods.aspire_ease.direct.tasks import forget_task
 from aspire.protocol import report_objection
+from aspire.sets import UncertaintySet
 from aspire.types import Event, Joined, Left
 
 
-def restrict(rules: Rules, master: Master) -> None:
-    """The set, the prior and u_j over the present."""
-    everybody = whole_set(rules, len(master.f))
+def restrict(everybody: UncertaintySet, master: Master) -> None:
+    """The set, the prior and u_j over the present, from the set over all sites."""
     all_here = master.n == len(master.f)
     master.uncertainty = everybody if all_here else everybody.restrict(master.present)
     master.prior = planes.spread(master.uncertainty.nominal(), master.present)
@@ -25,7 +25,7 @@ def join(rules: Rules, master: Master, j: int) -> None:
     anybody = master.n > 0
     master.present[j] = True
     master.last[j] = master.t - 1
-    restrict(rules, master)
+    restrict(whole_set(rules, len(master.f)), master)
     master.share *= 1.0 - 1.0 / master.n
     master.share[j] = 1.0 / master.n
     master.counted[j] = 0
@@ -56,11 +56,16 @@ def leave(rules: Rules, master: Master, j: int) -> None:
     if total > 0:
         master.share /= total
     if master.started and master.n:
-        restrict(rules, master)
-        master.planes = planes.carried_over(
-            master.planes, master.present, master.uncertainty, regret(master), simplex=True
-        )
-        weigh(master)
+        under(whole_set(rules, len(master.f)), master)
+
+
+def under(everybody: UncertaintySet, master: Master) -> None:
+    """Go on under this set over all sites: planes that lie in it stay, and so does all else."""
+    restrict(everybody, master)
+    master.planes = planes.carried_over(
+        master.planes, master.present, master.uncertainty, regret(master), simplex=True
+    )
+    weigh(master)
 
 
 def objection(rules: Rules, master: Master, event: Event) -> str | None:
