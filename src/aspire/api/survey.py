@@ -89,7 +89,8 @@ def with_answers(job: Job, samples: Sequence[int], by: Standardization | None) -
     run = RunFacts(problem.flat.linear, len(names), names=names, samples=problem.samples)
     method = job.method if job.method.fit is None else job.method.fit(run)
     uncertainty = set_over(job.uncertainty, names, samples)
-    return replace(job, problem=problem, method=method, uncertainty=uncertainty)
+    settings = job.settings | {"uncertainty": uncertainty}
+    return replace(job, problem=problem, method=method, uncertainty=uncertainty, settings=settings)
 
 
 def standardized(crew: Crew | None, by: Standardization) -> Crew | None:
