@@ -19,7 +19,7 @@ from aspire.engines.carrier import Back, Gone
 from aspire.engines.survey import ask, survey
 from aspire.methods import central, fedavg
 from aspire.problem.problem import build
-from aspire.problem.standardization import LATER, combined
+from aspire.problem.standardization import WHEN_ASKED, combined
 from aspire.runs.errors import Stopped
 from aspire.sets import KL, CDNorm, ChiSquare, CVaR, Ellipsoid, TotalVariation
 from aspire.types import Report
@@ -219,12 +219,12 @@ class Carrier:
 
 
 def local(sites: dict) -> tuple:
-    return build(linear(), sites, standardize=LATER, elsewhere=True).sites
+    return build(linear(), sites, standardize=WHEN_ASKED, elsewhere=True).sites
 
 
 def test_moments_travel_in_parts_as_long_as_the_model():
     sites = measured()
-    start = build(linear(), sites, standardize=LATER, elsewhere=True).flat.start
+    start = build(linear(), sites, standardize=WHEN_ASKED, elsewhere=True).flat.start
     for p in (1, 4, len(start)):
         carrier = Carrier(local(sites))
         for site in carrier.sites:

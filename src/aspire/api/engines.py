@@ -29,7 +29,7 @@ from aspire.engines.status import Board, simulated
 from aspire.problem.lazy import initialised
 from aspire.problem.problem import AUTO, Site, batch_size_of
 from aspire.problem.samples import has_train, named
-from aspire.problem.standardization import LATER, Standardization
+from aspire.problem.standardization import WHEN_ASKED, Standardization
 from aspire.runs import log as events
 from aspire.runs.callbacks import Callbacks
 from aspire.runs.checkpoint import Saved
@@ -107,7 +107,7 @@ def member(
     data: Any,
     arguments: Mapping[str, Any],
     *,
-    standardize: str | Standardization = LATER,
+    standardize: str | Standardization = WHEN_ASKED,
 ) -> tuple[Method, Site]:
     """One site, where its data is; `standardize`: how its inputs are, if they are."""
     sites = dict.fromkeys(names) | {name: data}

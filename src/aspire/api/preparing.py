@@ -31,7 +31,7 @@ from aspire.problem.metrics import metrics_of
 from aspire.problem.problem import AUTO, Loss, Problem, build, is_linear
 from aspire.problem.samples import named
 from aspire.problem.sources import Collate
-from aspire.problem.standardization import LATER, Standardization
+from aspire.problem.standardization import WHEN_ASKED, Standardization
 from aspire.runs import files as rundir
 from aspire.sets import CDNorm, UncertaintySet
 from aspire.simulator.delays import Absence, Delays
@@ -86,7 +86,7 @@ def prepare(
     limits = limits_of(iterations, gradients, evaluate_every, patience_evaluations, max_seconds)
     seed = whole_number("seed", seed, least=0, most=SEEDS)
     check_uncertainty(uncertainty)
-    if not (standardize == LATER or isinstance(standardize, Standardization)):
+    if not (standardize == WHEN_ASKED or isinstance(standardize, Standardization)):
         flag("standardize", standardize)
     asked = metrics_of(metrics)
     if loss_bound is not None:

@@ -39,7 +39,7 @@ from aspire.problem.conversion import is_array
 from aspire.problem.failures import Failed, calling, told, trace_of
 from aspire.problem.problem import AUTO, Site
 from aspire.problem.samples import named, once
-from aspire.problem.standardization import LATER, Standardization
+from aspire.problem.standardization import WHEN_ASKED, Standardization
 from aspire.sets import UncertaintySet
 from aspire.types import Method
 
@@ -99,7 +99,7 @@ def member(
     options: Mapping[str, Any],
     name: str,
     *,
-    standardize: str | Standardization = LATER,
+    standardize: str | Standardization = WHEN_ASKED,
 ) -> tuple[Method, Site]:
     """One site, where its data is; `standardize`: how its inputs are, if they are."""
     model, sites, arguments = parts_of(source, options, only=[name])

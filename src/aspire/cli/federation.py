@@ -39,7 +39,7 @@ from aspire.methods.aspire_ease.forms import form_of
 from aspire.problem.problem import BATCH, is_linear
 from aspire.problem.samples import once
 from aspire.problem.sites import Site
-from aspire.problem.standardization import LATER, Standardization
+from aspire.problem.standardization import WHEN_ASKED, Standardization
 from aspire.sets import Simplex
 from aspire.types import Method, RunFacts
 
@@ -54,7 +54,7 @@ BOUND = 10.0  # on one site's pull, in medians, where the method has such a boun
 CLIP = 1.0  # on a report's length, in the second largest of the sites' norms, likewise
 MASTERS = ("optimizer", "schedule", "reference")  # functions of FILE.py for the direct form
 ALONE = Simplex()  # a site knows of no other, so a method's set has no meaning there
-BEHIND = 10  # of 20 levels by which a process can let others go first
+LATER = 10  # of 20 levels by which a process can let others go first
 
 
 # ---------------------------------------------------------------- the server
@@ -304,7 +304,7 @@ def standardize_of(module: ModuleType, by: Standardization | None) -> dict[str, 
     wanted = hasattr(module, "standardize") and call(module, "standardize")
     if by is not None and not wanted:
         raise ValueError("mean and std of the inputs: our FILE.py has no standardize()")
-    return {"standardize": by or LATER} if wanted else {}
+    return {"standardize": by or WHEN_ASKED} if wanted else {}
 
 
 def first_look(module: ModuleType, name: str, data: Any, options: dict[str, Any]) -> Site:
@@ -345,7 +345,7 @@ def is_here(address: str) -> bool:
 def stand_back() -> None:
     """Let a server on this machine go first: its step is what all sites wait for."""
     if hasattr(os, "nice"):
-        os.nice(BEHIND)
+        os.nice(LATER)
 
 
 def work_options(settings: Any, module: ModuleType | None = None) -> dict[str, Any]:

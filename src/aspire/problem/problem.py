@@ -21,7 +21,7 @@ from aspire.problem.samples import Samples, named, parts_of
 from aspire.problem.sites import Pool, Site, pooled, pooled_scores
 from aspire.problem.sources import Collate
 from aspire.problem.standardization import (
-    LATER,
+    WHEN_ASKED,
     Moments,
     Standardization,
     combined,
@@ -156,7 +156,7 @@ def build(
     With `elsewhere` a site may be None: then another process has its data, and this one its name.
     A site with more samples than `judged` reports its loss on a fixed sample of that size;
     `judged_on` is the part that it is of, 'train' or 'val'.
-    `standardize` is True, False, how, or LATER: sites tell their moments when they are asked.
+    `standardize` is True, False, how, or WHEN_ASKED: then sites tell their moments.
     `execution` is 'auto' or one of `execution.NAMES`; None: as `Objective` says.
     """
     if collate_fn is not None:
@@ -241,7 +241,7 @@ def _built(
             val=val,
             on_val=judged_on == "val",
             val_sample=val_sample,
-            tells=standardize == LATER,
+            tells=standardize == WHEN_ASKED,
             metrics=metrics,
         )
     try_out(made, flat.start)

@@ -19,7 +19,7 @@ from aspire.problem.samples import Samples
 from aspire.problem.seeds import seeded
 
 FLOOR = 0.1  # of the mean std
-LATER = "later"  # a site tells its moments when it is asked
+WHEN_ASKED = "when asked"  # a site tells its moments when it is asked
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ from aspire.engines.flower.messages import (
     to_task,
 )
 from aspire.engines.serve import objection, serve
-from aspire.problem.standardization import LATER
+from aspire.problem.standardization import WHEN_ASKED
 from aspire.types import Kind
 
 logger = logging.getLogger("flwr")  # what it says is shown by `flwr run --stream`
@@ -152,7 +152,7 @@ def client_app(file: str | Path) -> ClientApp:
         name = site_of(Path(file), context)
         source = read(Path(file))
         options = options_of(context.run_config, source)[0]
-        by = standardization_in(message.content) or LATER
+        by = standardization_in(message.content) or WHEN_ASKED
         method, local = member(source, options, name, standardize=by)
         if task.worker != local.number:
             raise ValueError(
