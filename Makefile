@@ -30,8 +30,8 @@ demo: $(DEMO)  ## train even weights and ASPIRE-EASE on real data: a table and a
 	@$(BIN)/aspire demo --out demo $(ARGS)
 
 # Tests that start servers, sites and clusters have the machine to themselves; the others share it.
-PROCESSES := tests/federation tests/flower tests/test_chaos.py tests/test_deploy.py \
-    tests/test_every_engine.py tests/test_ray.py tests/test_watch.py
+PROCESSES := tests/federation tests/flower tests/pages/test_watch.py tests/test_chaos.py \
+    tests/test_deploy.py tests/test_every_engine.py tests/test_ray.py tests/test_watch.py
 
 # pytest's exit code 5 means that ARGS left no test in this half.
 test: $(STAMP)  ## run the whole test suite

@@ -117,8 +117,15 @@ def test_cells_made_again_are_compared_but_for_seconds_and_versions(tmp_path):
 
     for folder, seconds in (("one", 1.0), ("two", 2.0)):
         put(folder, 0, worst_accuracy=0.5, worst_case_loss=float("nan"), wall_seconds=seconds)
-    put("one", 1, worst_accuracy=0.5)
-    put("two", 1, worst_accuracy=0.75)
-    put("one", 2, worst_accuracy=0.5)
+    for seed, one, two in ((1, 0.5, 0.75), (2, 0.5, 0.5 + 1e-16), (3, 0.5, 0.25), (4, 0.5, 0.53)):
+        put("one", seed, worst_accuracy=one, accuracies=[1.0, one / 3])
+        put("two", seed, worst_accuracy=two, accuracies=[1.0, two / 3 * (1 + 1e-15)])
+    put("one", 5, worst_accuracy=0.5)
     found = again.compare(again.cells(tmp_path / "one"), again.cells(tmp_path / "two"))
-    assert found == (1, {"table1/sc-ma/afl/1": 25.0})
+    row = found.pop("table1/sc-ma/afl")
+    assert found == {}
+    assert (row["same"], row["rounded"]) == (1, 1)
+    assert row["points"] == pytest.approx({"1": 25.0, "3": -25.0, "4": 3.0})
+    assert row["mean"] == pytest.approx(1.0)
+    assert row["error"] == pytest.approx(14.4683, abs=1e-4)  # the root of 628 / 3
+    assert row["within"]

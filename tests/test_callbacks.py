@@ -11,10 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
 
 from aspire import train
 from aspire.api import Interrupted, prepare, replay, resume
 from aspire.api.engines import crew_and_job
+from aspire.cli import main
 from aspire.runs import callbacks
 from aspire.runs.errors import Stopped
 from tests.helpers import blobs, linear
@@ -232,6 +234,61 @@ def test_a_callback_in_the_background_has_seen_all_when_train_returns() -> None:
     run = train(linear(), blobs(), callbacks=[seen], **QUICK)
     assert seen.names() == ["start", *["evaluate"] * 6, "end"]
     assert seen.of("evaluate") == run.history
+
+
+FILE = """
+from tests.helpers import blobs, linear
+from tests.test_callbacks import Wrote
+
+def model():
+    return linear()
+
+def sites():
+    return blobs()
+
+def callbacks():
+    return {given}
+"""
+
+
+class Wrote:
+    """Ends a run after 30 steps, and writes down what it was told."""
+
+    def __init__(self, path: str) -> None:
+        self.path = Path(path)
+
+    def on_start(self, facts: Any) -> None:
+        self._write(f"start {facts.iteration}")
+
+    def on_evaluate(self, line: dict[str, Any]) -> str | None:
+        return "stop" if line["t"] == 30 else None
+
+    def on_end(self, run: Any) -> None:
+        self._write(f"end {run.iterations} {run.ended_by}")
+
+    def _write(self, text: str) -> None:
+        with self.path.open("a") as file:
+            file.write(text + "\n")
+
+
+def test_callbacks_of_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "file.py"
+    told = tmp_path / "told"
+    file.write_text(FILE.format(given=f"[Wrote({str(told)!r})]"))
+    run = ["--out", str(tmp_path / "run"), "--iterations", "60", "--evaluate-every", "10"]
+    done = CliRunner().invoke(main, ["train", str(file), *run])
+    assert done.exit_code == 0, done.output
+    assert "stopped early: a callback asked for it" in done.stdout
+    assert told.read_text() == "start 0\nend 30 callbacks\n"
+    done = CliRunner().invoke(main, ["resume", str(tmp_path / "run"), "--iterations", "80"])
+    assert done.exit_code == 0, done.output
+    assert told.read_text().splitlines()[2:] == ["start 30", "end 80 iterations"]
+    done = CliRunner().invoke(main, ["replay", str(tmp_path / "run")])
+    assert "the same state, bit for bit" in done.stdout
+    file.write_text(FILE.format(given="[Wrote]"))
+    done = CliRunner().invoke(main, ["train", str(file), "--out", str(tmp_path / "other")])
+    assert (done.exit_code, (tmp_path / "other").exists()) == (2, False)
+    assert "callbacks has the class Wrote: expected objects with on_start" in done.output
 
 
 def test_progress(capsys: pytest.CaptureFixture[str]) -> None:

@@ -110,11 +110,15 @@ def test_gradients_are_those_of_autograd(name: str, execution: str, dtype: torch
         assert found.judge(w[0], x[0], y[0], 0.1)[0] == pytest.approx(float(value), rel=1e-5)
 
 
-WIDE = nn.Sequential(nn.Linear(150, 40), nn.ReLU(), nn.Linear(40, 70), nn.ReLU(), nn.Linear(70, 3))
+# Sums over the inputs of few outputs, and over many classes, go across vectors.
+WIDE = {
+    name: nn.Sequential(nn.Linear(150, 40), nn.ReLU(), nn.Linear(40, 70), nn.ReLU(), last)
+    for name, last in {"narrow": nn.Linear(70, 3), "classes": nn.Linear(70, 50)}.items()
+}
 
 
 @pytest.mark.parametrize("dtype", PRECISION, ids=str)
-@pytest.mark.parametrize("name", [*COMPILED, "wide"])
+@pytest.mark.parametrize("name", [*COMPILED, *WIDE])
 def test_the_width_of_vectors_changes_no_byte(
     name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -123,7 +127,7 @@ def test_the_width_of_vectors_changes_no_byte(
     needs_a_compiler(dtype)
     monkeypatch.setattr(native, "library", native.library.__wrapped__)  # which remembers nothing
     torch.manual_seed(0)
-    module = WIDE if name == "wide" else network(COMPILED[name])
+    module = WIDE[name] if name in WIDE else network(COMPILED[name])
     objective = objective_of(copy.deepcopy(module).to(dtype), "compiled")
     w = torch.randn(3, len(objective.flat.start), dtype=dtype)
     x = torch.randn(3, 150, module[0].in_features, dtype=dtype)

@@ -45,5 +45,5 @@ def test_the_committed_files_have_what_the_pictures_draw(name):
 
 
 def test_a_folder_without_experiments_is_one_sentence(tmp_path):
-    with pytest.raises(ValueError, match=r"DIR=.*: expected a folder with NAME.jsonl in it"):
+    with pytest.raises(ValueError, match=r"DIR=.*: expected a folder with run.json or"):
         experiments_in(tmp_path)

@@ -14,6 +14,7 @@ from aspire.api.options import (
     SEEDS,
     absences_of,
     check_judged,
+    check_loss_bound,
     check_method,
     check_uncertainty,
     delays_of,
@@ -22,7 +23,7 @@ from aspire.api.options import (
 )
 from aspire.api.selection import check_select
 from aspire.api.stopping import limits_of
-from aspire.arguments import flag, real_number, whole_number
+from aspire.arguments import flag, whole_number
 from aspire.core.preset_names import preset_of
 from aspire.core.schedules import Preset
 from aspire.methods.aspire_ease.forms import aspire, form_of
@@ -89,8 +90,7 @@ def prepare(
     if not (standardize == WHEN_ASKED or isinstance(standardize, Standardization)):
         flag("standardize", standardize)
     asked = metrics_of(metrics)
-    if loss_bound is not None:
-        loss_bound = real_number("loss_bound", loss_bound, "a positive number", above=0.0)
+    check_loss_bound(loss_bound)
     local_steps = whole_number("local_steps", local_steps)
     of_method = only_given(
         quorum=quorum,

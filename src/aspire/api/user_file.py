@@ -8,6 +8,7 @@
     optimizer(groups), schedule(optimizer)   where the method takes them; at the master alone
     reference()            likewise: numbers by site, a model or 'own-best'; --reference counts more
     metrics()              figures at the end; --metrics counts more
+    callbacks()            what is told of the run while it goes on; at the master alone
 
 On an engine each worker runs the text of the file by itself and loads its own site and no other.
 Modules that lie beside the file can be imported.
@@ -40,6 +41,7 @@ from aspire.problem.failures import Failed, calling, told, trace_of
 from aspire.problem.problem import AUTO, Site
 from aspire.problem.samples import named, once
 from aspire.problem.standardization import WHEN_ASKED, Standardization
+from aspire.runs.callbacks import check_callbacks
 from aspire.sets import UncertaintySet
 from aspire.types import Method
 
@@ -146,6 +148,16 @@ def parts_of(
 def collate_of(module: ModuleType) -> dict[str, Any]:
     """How FILE.py makes batches of samples, if it says so."""
     return {"collate_fn": module.collate_fn} if hasattr(module, "collate_fn") else {}
+
+
+def callbacks_of(source: Source) -> list[Any]:
+    """What callbacks() of a file gives that has been loaded; []: it has no such function."""
+    module = sys.modules[RUN + Path(source.path).stem]
+    if not hasattr(module, "callbacks"):
+        return []
+    found = call(module, "callbacks")
+    check_callbacks(found)
+    return list(found)
 
 
 # ---------------------------------------------------------------- how to train

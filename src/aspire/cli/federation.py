@@ -21,6 +21,7 @@ from aspire.api.summary import summary
 from aspire.api.user_file import (
     OF_METHODS,
     call,
+    callbacks_of,
     collate_of,
     has_own_method,
     job_of,
@@ -157,6 +158,7 @@ def server_command(
             deadline=deadline,
             checkpoint_seconds=checkpoint_seconds,
             tensorboard=tensorboard,
+            callbacks=callbacks_of(source),
             progress=True,
             stop=stop,
         )

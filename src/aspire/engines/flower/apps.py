@@ -21,7 +21,16 @@ from flwr.serverapp import Grid, ServerApp
 from aspire.api import Run, resume
 from aspire.api.engines import train_on
 from aspire.api.summary import summary
-from aspire.api.user_file import OF_METHODS, Source, job_of, load, member, read, with_usual
+from aspire.api.user_file import (
+    OF_METHODS,
+    Source,
+    callbacks_of,
+    job_of,
+    load,
+    member,
+    read,
+    with_usual,
+)
 from aspire.engines.flower.carrier import GridCarrier
 from aspire.engines.flower.messages import (
     PROTOCOL,
@@ -117,6 +126,7 @@ def train_over(grid: Grid, file: Path, config: Mapping[str, Any]) -> Run:
             given["resume"],
             job,
             engine=engine,
+            callbacks=callbacks_of(source),
             progress=progress,
             iterations=given["extend"] or None,
         )
@@ -130,6 +140,7 @@ def train_over(grid: Grid, file: Path, config: Mapping[str, Any]) -> Run:
             source=about,
             patience=given["patience"],
             min_sites=given["min-sites"] or None,
+            callbacks=callbacks_of(source),
             progress=progress,
             checkpoint_seconds=given["checkpoint-seconds"],
         )
