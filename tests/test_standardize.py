@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from aspire import aspire, train
+from aspire import aspire, load, train
 from aspire.cli import main
 from aspire.engines.carrier import Back, Gone
 from aspire.engines.survey import ask, survey
@@ -54,7 +54,7 @@ def by_hand(sites: dict) -> tuple[np.ndarray, np.ndarray]:
 # ---------------------------------------------------------------- on the simulator
 
 
-def test_it_is_that_of_all_training_parts_and_goes_with_the_model(tmp_path):
+def test_it_is_that_of_all_training_parts_and_goes_with_the_model(tmp_path, monkeypatch):
     sites = measured()
     run = train(linear(), sites, standardize=True, out=tmp_path / "run", **QUICK)
     mean, std = by_hand(sites)
@@ -67,6 +67,17 @@ def test_it_is_that_of_all_training_parts_and_goes_with_the_model(tmp_path):
     saved = load_file(tmp_path / "run" / "model.safetensors")
     assert torch.equal(saved["mean"], run.model.mean)
     assert torch.equal(saved["model.weight"], run.model.model.weight)
+    again = load(tmp_path / "run", linear(seed=3))
+    for other in (again, run):
+        assert torch.equal(other.predict(x), run.model(x).detach())
+        assert other.evaluate(sites).metrics["accuracy"][0].value == run.accuracies[0]
+    text = (tmp_path / "run" / "README.md").read_text()
+    program = text.partition("```python\n")[2].partition("```")[0]
+    assert "torch.zeros(1, 3" in program
+    names: dict = {}
+    monkeypatch.chdir(tmp_path / "run")
+    exec(program, names)
+    assert torch.allclose(names["outputs"], run.model(torch.zeros(1, 3)))
 
 
 def sites_std(sites: dict) -> float:
