@@ -19,7 +19,7 @@ CANDIDATES := $(PYTHON) python3.11 python3 python3.12 python3.13
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo docs test sanitize lint format wheel bench bench-peers clean
+.PHONY: help install demo docs screenshots test sanitize lint format wheel bench bench-peers clean
 
 help:  ## say what the targets do
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
@@ -61,6 +61,9 @@ lint: $(STAMP)  ## check style, format and types
 
 docs: $(STAMP)  ## build the documentation site into build/docs; every warning is an error
 	$(BIN)/python -m sphinx -W --keep-going -q docs build/docs $(ARGS)
+
+screenshots: $(STAMP)  ## every page in Chromium, wide and narrow, light and dark, into build/screenshots
+	$(BIN)/python -m tests.screenshots
 
 format: $(STAMP)  ## let ruff format the code and fix what it can
 	$(BIN)/ruff check --fix

@@ -131,5 +131,5 @@ POINTS = """(plot) => {
   const points = plot.calcdata.flat().filter((p) => Number.isFinite(p.x) && Number.isFinite(p.y));
   const left = box.x + xaxis._offset, top = box.y + yaxis._offset;
   const at = (point) => [left + xaxis.c2p(point.x), top + yaxis.c2p(point.y)];
-  return [1, 2, 3, 4, 5].map((k) => at(points[Math.floor((k * points.length) / 6)]));
+  return [0.25, 0.42, 0.59, 0.76, 0.93].map((part) => at(points[Math.floor(part * points.length)]));
 }"""

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -34,3 +38,18 @@ def stopped(out: Path, at: int = 200) -> Path:
     with suppress(Interrupted):
         train(linear(), sites(), out=out, absences=ABSENCES, **QUICK, **asked)
     return out
+
+
+@contextmanager
+def watching(run: Path) -> Iterator[tuple[str, subprocess.Popen]]:
+    """The address, and the process, which is killed at the end."""
+    command = [sys.executable, "-m", "aspire", "watch", str(run)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        line = process.stdout.readline()
+        found = re.search(r"http://127\.0\.0\.1:\d+/[\w-]{32}/", line)
+        assert found, process.communicate()[1]
+        yield found[0], process
+    finally:
+        process.kill()
+        process.communicate()

@@ -163,7 +163,7 @@ def test_several_runs_stand_side_by_side(run: Path, half: Path, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (("missing",), "expected the folder of a run"),
+        (("missing",), "expected a folder"),
         (("run", "missing"), "run.json"),
         (("run",) * 9, "9 runs: expected 1 to 8"),
         (("run", "--tables"), "--tables: expected one folder of experiments"),

@@ -7,11 +7,8 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -26,7 +23,7 @@ from aspire.cli import main
 from aspire.pages.watch import watched
 from tests.browser import Tab
 from tests.helpers import linear
-from tests.pages.runs import EVIL, finished, sites, stopped
+from tests.pages.runs import EVIL, finished, sites, stopped, watching
 from tests.runtimes.threads import ThreadEngine
 
 STEPS = {"iterations": 200, "evaluate_every": 20, "batch_size": 8}
@@ -49,21 +46,6 @@ class Paused:
         if t % 50 == 0:
             self.arrived.release()
             assert self.go.acquire(timeout=SLOW)
-
-
-@contextmanager
-def watching(run: Path) -> Iterator[tuple[str, subprocess.Popen]]:
-    """The address, and the process, which is killed at the end."""
-    command = [sys.executable, "-m", "aspire", "watch", str(run)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    try:
-        line = process.stdout.readline()
-        found = re.search(r"http://127\.0\.0\.1:\d+/[\w-]{32}/", line)
-        assert found, process.communicate()[1]
-        yield found[0], process
-    finally:
-        process.kill()
-        process.communicate()
 
 
 def bytes_of(run: Path) -> dict[str, bytes]:

@@ -12,9 +12,9 @@ from aspire.arguments import shown
 from aspire.problem.metrics import metrics_of
 from aspire.problem.objective import LOSSES, Loss
 from aspire.problem.problem import Problem, build
-from aspire.problem.samples import PARTS, named
+from aspire.problem.samples import named
 from aspire.problem.sources import Collate
-from aspire.protocol import ALWAYS
+from aspire.protocol import ALWAYS, PARTS
 from aspire.runs.figures import Figure, table
 
 if TYPE_CHECKING:

@@ -37,8 +37,6 @@ def report_command(runs: tuple[Path, ...], out: Path | None, tables: bool, netwo
 
 def experiments(folder: Path, path: Path, *, tables: bool, networks: bool) -> None:
     """What `aspire reproduce` left in a folder, where that is part of this installation."""
-    if not folder.is_dir():
-        raise ValueError(f"RUN={str(folder)!r}: expected the folder of a run")
     try:
         commands = reproduction.commands()
     except ImportError:

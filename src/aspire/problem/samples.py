@@ -17,10 +17,10 @@ from aspire.problem.ahead import Ahead, Asked, read
 from aspire.problem.conversion import Fit, dense, each, is_array
 from aspire.problem.failures import calling
 from aspire.problem.sources import TARGETS, Collate, Held, Items, source_of
+from aspire.protocol import PARTS
 
 CHUNK = 4096  # samples in one forward pass of an evaluation
 LONGEST = 200  # letters of a site's name
-PARTS = ("train", "val", "test")
 
 
 # ---------------------------------------------------------------- the sites and their parts
