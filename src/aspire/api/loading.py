@@ -66,18 +66,13 @@ def load(
     fill(module, path / rundir.MODEL, result.get("inputs"))
     own: dict[str, Any] | None
     own = {} if settings.get("buffers") == "site" and has_statistics(module) else None
+    history = rundir.read_lines(path / rundir.HISTORY)
+    about: dict[str, Any] = {"settings": settings, "history": history, "site_buffers": own}
     try:
-        return Run(
-            model=module,
-            settings=settings,
-            site_buffers=own,
-            history=rundir.read_lines(path / rundir.HISTORY),
-            **restored(result),
-        )
+        return Run(model=module, **about, **restored(result))
     except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(
-            f"{path / rundir.RESULT}: expected the result of a run ({error})"
-        ) from None
+        place = path / rundir.RESULT
+        raise ValueError(f"{place}: expected the result of a run ({error})") from None
 
 
 def restored(result: dict[str, Any]) -> dict[str, Any]:

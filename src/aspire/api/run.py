@@ -130,6 +130,8 @@ class Run:
 
         Each holds with confidence 1 - alpha over all sites together, under its `assumptions`.
         """
+        if not any(self.tested):
+            return None
         if self.certified is not None and alpha == self.certified.alpha:
             return self.certified
         if isinstance(self.settings.get("uncertainty"), str):
@@ -137,8 +139,7 @@ class Run:
                 f"alpha={shown(alpha)}: the set of a run that was loaded is known by its text "
                 "alone: expected 0.05, or aspire.load(..., uncertainty=) with the set"
             )
-        tested = self.tested or [None] * len(self.sites)
-        return certificate(self.sites, tested, self.settings.get("uncertainty"), alpha)
+        return certificate(self.sites, self.tested, self.settings.get("uncertainty"), alpha)
 
     @property
     def train_losses(self) -> Array:

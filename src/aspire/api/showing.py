@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
@@ -83,18 +84,20 @@ def readme(run: Run, source: Mapping[str, Any] | None) -> str:
             *program(run, source),
             "```",
             "",
-            "With aspire, `aspire.load(FOLDER)` gives the whole run: its model, figures, history, "
-            "`predict` and `evaluate`.",
+            f"With aspire, `aspire.load({'FOLDER' if source else 'FOLDER, model'})` gives the "
+            "whole run: its model, figures, history, `predict` and `evaluate`.",
             "",
         ]
     )
 
 
 def program(run: Run, source: Mapping[str, Any] | None) -> list[str]:
-    """Ten lines of Python."""
+    """About ten lines of Python."""
     if source is not None:
-        first = ["import runpy", ""]
-        made = [f'model = runpy.run_path({source["file"]!r})["model"]()']
+        file = source["file"]
+        first = ["import runpy", "import sys", ""]
+        made = [f"sys.path.insert(0, {os.path.dirname(file)!r})  # for modules beside the file"]
+        made.append(f'model = runpy.run_path({file!r})["model"]()')
     else:
         first = []
         module = run.model.model if isinstance(run.model, Standardized) else run.model

@@ -413,6 +413,12 @@ def stacked(rows: Sequence[Tensor]) -> Tensor:
     return rows[0].unsqueeze(0) if len(rows) == 1 else torch.stack(list(rows))
 
 
+def rows_of(w: Tensor) -> Sequence[Tensor]:
+    """Its rows, each in memory of its own: a view of one would keep the others there."""
+    rows = w.unbind(0)
+    return rows if len(rows) == 1 else [row.clone() for row in rows]
+
+
 def _pooled_gradients(sites: Sequence[Site], w: Tensor, draws: Sequence[int]) -> Tensor:
     first = sites[0]
     pool = first.pool
