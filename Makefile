@@ -19,7 +19,7 @@ CANDIDATES := $(PYTHON) python3.11 python3 python3.12 python3.13
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo docs test sanitize lint format wheel bench bench-peers clean
+.PHONY: help install demo docs screenshots test sanitize lint format wheel bench bench-peers clean
 
 help:  ## say what the targets do
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' Makefile
@@ -30,8 +30,8 @@ demo: $(DEMO)  ## train even weights and ASPIRE-EASE on real data: a table and a
 	@$(BIN)/aspire demo --out demo $(ARGS)
 
 # Tests that start servers, sites and clusters have the machine to themselves; the others share it.
-PROCESSES := tests/federation tests/flower tests/test_chaos.py tests/test_deploy.py \
-    tests/test_every_engine.py tests/test_ray.py tests/test_watch.py
+PROCESSES := tests/federation tests/flower tests/pages/test_watch.py tests/test_chaos.py \
+    tests/test_deploy.py tests/test_every_engine.py tests/test_ray.py tests/test_watch.py
 
 # pytest's exit code 5 means that ARGS left no test in this half.
 test: $(STAMP)  ## run the whole test suite
@@ -61,6 +61,9 @@ lint: $(STAMP)  ## check style, format and types
 
 docs: $(STAMP)  ## build the documentation site into build/docs; every warning is an error
 	$(BIN)/python -m sphinx -W --keep-going -q docs build/docs $(ARGS)
+
+screenshots: $(STAMP)  ## every page in Chromium, wide and narrow, light and dark, into build/screenshots
+	$(BIN)/python -m tests.screenshots
 
 format: $(STAMP)  ## let ruff format the code and fix what it can
 	$(BIN)/ruff check --fix

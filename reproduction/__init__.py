@@ -1,1 +1,1 @@
-"""Experiments: whole runs on stated problems, with their tables and pictures."""
+"""Experiments: whole runs on stated problems, with their tables and charts."""

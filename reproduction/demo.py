@@ -7,17 +7,16 @@ model must serve all six, so they compete for it.
 
 from __future__ import annotations
 
-import base64
-import html
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
 from aspire.api import Run, train
+from aspire.pages import Chart, Interval, Page, Series, Table, Text, curves, dots
+from aspire.runs.figures import Figure
 from aspire.sets import CDNorm
 
 ITERATIONS = 12_000
@@ -26,6 +25,7 @@ TRAINED = 200  # training samples at each site; the other 99 or 100 are its test
 DECAY = 0.01
 EVEN = "even weights"
 ROBUST = "ASPIRE-EASE"
+OVER: dict[str, Any] = {"x": "iteration (master steps)", "other": "virtual time (s)"}
 
 
 def sites(seed: int) -> dict[str, Any]:
@@ -34,7 +34,7 @@ def sites(seed: int) -> dict[str, Any]:
         from sklearn.datasets import load_digits
     except ImportError:
         raise ImportError(
-            "the demo needs scikit-learn and matplotlib: pip install 'aspire-ease[demo]'"
+            "the demo needs scikit-learn and plotly: pip install 'aspire-ease[demo]'"
         ) from None
     digits = load_digits()
     images = digits.images / 16.0
@@ -164,63 +164,64 @@ class Result:
         )
         return "\n".join(lines) + "\n\n" + self.sentences()
 
-    def draw(self, folder: Path) -> Path:
-        """One picture: accuracy per site, and the worst site over virtual time."""
-        import matplotlib
-
-        matplotlib.use("Agg")
-        from matplotlib import pyplot
-
-        figure, (left, right) = pyplot.subplots(1, 2, figsize=(11, 4), layout="constrained")
-        colours = {EVEN: "#9aa5b1", ROBUST: "#0b6e4f"}
-        for shift, name in ((-0.2, EVEN), (0.2, ROBUST)):
-            bars = 100 * self.accuracies(name).mean(axis=0)
-            left.bar(np.arange(len(NAMES)) + shift, bars, 0.4, color=colours[name], label=name)
-            first = self.runs[name][0].history
-            right.plot(
-                [line["time"] for line in first],
-                [100 * line["worst_accuracy"] for line in first],
-                color=colours[name],
-                label=name,
-            )
-        left.set_xticks(np.arange(len(NAMES)), [n.removeprefix("site ") for n in NAMES])
-        many = "" if len(self.runs[EVEN]) == 1 else ", mean over seeds"
-        left.set(title=f"Accuracy at each site{many}", ylabel="test accuracy, %", ylim=(0, 100))
-        right.set(
-            title="The worst site while training, seed 0", xlabel="virtual time", ylim=(0, 100)
+    def page(self) -> Page:
+        """The same as an interactive page, with what happened while seed 0 trained."""
+        first, second = self.sentences().split("\n")
+        head = ["site", f"{EVEN}, accuracy (%)", f"{ROBUST}, accuracy (%)", f"{ROBUST}, weight"]
+        worst = int(self.accuracies(EVEN).mean(axis=0).argmin())
+        histories = {name: self.runs[name][0].history for name in (EVEN, ROBUST)}
+        return Page(
+            "One model, six sites, one of them sideways",
+            [
+                Text(first, verdict=True),
+                Text(second, verdict=True),
+                Table(head, self.rows(), worst=[worst], mark="worst with even weights"),
+                self.each_site(),
+                worst_curves(histories),
+                weight_curves(histories[ROBUST]),
+            ],
         )
-        right.legend(frameon=False, loc="lower right")
-        folder.mkdir(parents=True, exist_ok=True)
-        path = folder / "demo.png"
-        figure.savefig(path, dpi=120)
-        pyplot.close(figure)
-        return path
 
-    def write_page(self, folder: Path) -> Path:
-        """The same as one HTML page that needs nothing else."""
-        picture = base64.b64encode((folder / "demo.png").read_bytes()).decode()
-        head = "".join(f"<th>{html.escape(x)}</th>" for x in ("site", EVEN, ROBUST, "weight"))
-        body = "".join(
-            "<tr>" + "".join(f"<td>{html.escape(x)}</td>" for x in row) + "</tr>"
-            for row in self.rows()
-        )
-        paragraphs = "".join(f"<p>{html.escape(s)}</p>" for s in self.sentences().split("\n"))
-        path = folder / "demo.html"
-        path.write_text(PAGE.format(p=paragraphs, image=picture, head=head, body=body))
-        return path
+    def each_site(self) -> Chart:
+        """Accuracy at each site; of one seed with intervals, of several the means."""
+        groups: dict[str, list[Interval | None]] = {}
+        for name, runs in self.runs.items():
+            means = 100 * self.accuracies(name).mean(axis=0)
+            groups[name] = [(float(mean), None, None) for mean in means]
+            if len(runs) == 1:
+                groups[name] = [interval(x) for x in runs[0].metrics["accuracy"]["test"]]
+        one = len(self.runs[EVEN]) == 1
+        note = "Lines: Wilson intervals of 95 %." if one else "Means over seeds."
+        x = "test accuracy (%)"
+        return dots("Each site", x=x, names=NAMES, groups=groups, limits=(0, 100), note=note)
 
 
-PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>ASPIRE demo</title>
-<meta name="viewport" content="width=device-width"><style>
-body {{ font: 16px/1.5 sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem }}
-img {{ max-width: 100% }} table {{ border-collapse: collapse }}
-th, td {{ padding: .2rem 1rem; text-align: right; border-bottom: 1px solid #ddd }}
-th:first-child, td:first-child {{ text-align: left }}
-</style></head><body><h1>One model, six sites, one of them sideways</h1>
-{p}
-<img src="data:image/png;base64,{image}" alt="Accuracy per site, and the worst site over time">
-<table><caption>Test accuracy in percent, and the weight that ASPIRE-EASE gives</caption>
-<tr>{head}</tr>{body}</table>
-</body></html>
-"""
+def interval(figure: Figure | None) -> Interval | None:
+    """In percent."""
+    if figure is None:
+        return None
+    low, high = (None if x is None else 100 * x for x in (figure.low, figure.high))
+    return 100 * figure.value, low, high
+
+
+def worst_curves(histories: dict[str, list[dict[str, Any]]]) -> Chart:
+    series = [
+        series_of(name, history, [100 * line["worst_accuracy"] for line in history])
+        for name, history in histories.items()
+    ]
+    title = "The worst site while seed 0 trained"
+    return curves(title, y="test accuracy (%)", series=series, limits=(0, 100), **OVER)
+
+
+def weight_curves(history: list[dict[str, Any]]) -> Chart:
+    series = [
+        series_of(name, history, [line["weights"][j] for line in history])
+        for j, name in enumerate(NAMES)
+    ]
+    title = f"Weights that {ROBUST} gave, seed 0"
+    return curves(title, y="weight (share of the sum)", series=series, worst="high", **OVER)
+
+
+def series_of(name: str, history: list[dict[str, Any]], values: list[float]) -> Series:
+    steps, seconds = ([line[key] for line in history] for key in ("t", "time"))
+    return Series(name, steps, values, other_x=seconds)

@@ -1,57 +1,34 @@
-"""The pictures of the experiments: curves with bands, bars per site, weights over time."""
+"""The charts of the experiments: curves with bands, a figure per site, weights over time."""
 
 from __future__ import annotations
 
-import io
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")
 import numpy as np
-from matplotlib import pyplot
 
+from aspire.pages import Chart, Interval, Series, curves, dots
 from reproduction import paper, summary
 from reproduction.summary import Record
 
-Group = dict[str, list[Record]]  # title -> records of one data set
-OURS = "#0b6e4f"
-COLOURS = {
-    "aspire-ease": OURS,
-    "aspire-ease-sync": "#2f9fb4",
-    "aspire-cp": "#c8553d",
-    "aspire-ease-per": "#58b09c",
-    "aspire-ease-central": "#386641",
-    "aspire-ease-even": "#74c69d",
-    "aspire-ease-unbounded": "#b7e4c7",
-    "aspire-ease-clean": "#1d2730",
-    "mix-even": "#8d99a6",
-    "fedavg": "#7a5195",
-    "afl": "#e0a030",
-    "drfa-prox": "#3d5a80",
-    "drfa-prox-even": "#90b4d8",
-    "q-ffl": "#a04668",
-    "gda": "#e0a030",
-    "gdmax": "#7a5195",
-    "cover": "#3d5a80",
-    "gcivr": "#a04668",
-}
+Group = dict[str, list[Record]]  # the records of one data set by method, "METHOD|VARIANT"
 FEW = ("aspire-ease", "mix-even", "fedavg", "afl", "drfa-prox", "q-ffl")
+SHARE = (0, 100)  # percent
+GRADIENTS = "worker gradients (count)"
+TIME = "virtual time (s)"
+WORST = "worst site's test accuracy (%)"
+LOSS = "worst site's training loss (per sample)"
+ONE_STD = "Means over seeds; bands: one standard deviation to each side."
 
 
-def draw(experiment: str, dataset: str, records: Sequence[Record]) -> bytes:
-    """The picture of an experiment on a data set, as PNG."""
+def draw(experiment: str, dataset: str, records: Sequence[Record]) -> list[Chart]:
+    """The charts of an experiment on a data set."""
     group: Group = {}
     for (name, method, variant), several in summary.groups(records).items():
         if name == dataset:
             group[_key(method, variant)] = list(several)
-    figure = DRAWERS[experiment](group)
-    figure.suptitle(paper.DATASETS.get(dataset, dataset), fontsize=11)
-    file = io.BytesIO()
-    figure.savefig(file, format="png", dpi=110)
-    pyplot.close(figure)
-    return file.getvalue()
+    return DRAWERS[experiment](group)
 
 
 def _key(method: str, variant: str) -> str:
@@ -63,33 +40,35 @@ def _title(key: str) -> str:
     return paper.title(method, variant or "default")
 
 
-def _colour(key: str) -> str:
-    return COLOURS.get(key.partition("|")[0], "#5c6770")
+def _parts(keys: Sequence[str], most: int) -> list[Sequence[str]]:
+    return [keys[start : start + most] for start in range(0, len(keys), most)]
 
 
-def _line(key: str) -> dict[str, Any]:
-    """Ours is thick, tuned is dashed."""
-    wide = 2.4 if key.startswith("aspire-ease") else 1.4
-    return {"color": _colour(key), "linewidth": wide, "linestyle": "--" if "|" in key else "-"}
+def lines(
+    group: Group, title: str, x: str, y: str, axes: tuple[str, str], **more: Any
+) -> list[Chart]:
+    """Mean over seeds with a band of one std; a chart for each variant, of eight lines at most."""
+    scale = 100.0 if "%" in axes[1] else 1.0
+    found = []
+    for variant in dict.fromkeys(key.partition("|")[2] for key in group):
+        own = [key for key in group if key.partition("|")[2] == variant]
+        drawn = [k for k in own if any(y in record["history"] for record in group[k])]
+        for some in _parts(drawn, 8):
+            series = [series_of(_title(key), group[key], x, y, scale) for key in some]
+            name = f"{title}, {variant}" if variant else title
+            limits = SHARE if scale == 100 else (None, None)
+            found.append(
+                curves(
+                    name, x=axes[0], y=axes[1], series=series, limits=limits, note=ONE_STD, **more
+                )
+            )
+    return found
 
 
-def panels(count: int) -> tuple[Any, Any]:
-    figure, axes = pyplot.subplots(1, count, figsize=(5.2 * count, 3.8), layout="constrained")
-    for axis in axes if count > 1 else [axes]:
-        axis.spines[["top", "right"]].set_visible(False)
-        axis.grid(color="#e5e8eb", linewidth=0.6)
-    return figure, axes
-
-
-def curves(axis: Any, group: Group, x: str, y: str, scale: float = 1.0) -> None:
-    """Mean over seeds with a band of one std, a line for each method."""
-    for key, several in group.items():
-        if not any(y in record["history"] for record in several):
-            continue
-        at, middle, low, high = summary.band(several, x, y)
-        axis.plot(at, scale * np.array(middle), label=_title(key), **_line(key))
-        edges = scale * np.array([low, high])
-        axis.fill_between(at, *edges, color=_colour(key), alpha=0.15, linewidth=0)
+def series_of(name: str, several: list[Record], x: str, y: str, scale: float = 1.0) -> Series:
+    at, *values = summary.band(several, x, y)
+    middle, low, high = (scale * np.array(line) for line in values)
+    return Series(name, at, middle.tolist(), low.tolist(), high.tolist())
 
 
 def among(group: Group, names: Sequence[str]) -> Group:
@@ -97,132 +76,127 @@ def among(group: Group, names: Sequence[str]) -> Group:
     return chosen or group
 
 
-def table1(group: Group) -> Any:
-    figure, (left, middle, right) = panels(3)
+def table1(group: Group) -> list[Chart]:
     shown = among(group, FEW)
-    curves(left, shown, "gradients", "worst_accuracy", 100.0)
-    left.set(xlabel="worker gradients", ylabel="worst site's test accuracy, %")
-    left.legend(frameon=False, fontsize=7, loc="lower right")
-    site_bars(middle, shown)
+    found = lines(shown, "Worst site", "gradients", "worst_accuracy", (GRADIENTS, WORST))
+    found.append(each_site(shown))
     several = shown.get("aspire-ease") or next(iter(shown.values()))
     if "weights" in several[0]["history"]:
-        weights(right, several[0])
-    return figure
+        found.append(weights(several[0]))
+    return found
 
 
-def site_bars(axis: Any, group: Group) -> None:
-    wide = 0.8 / len(group)
-    for number, (key, several) in enumerate(group.items()):
-        values = 100.0 * np.mean([record["accuracies"] for record in several], axis=0)
-        place = np.arange(len(values)) + wide * (number + 0.5) - 0.4
-        axis.bar(place, values, wide, color=_colour(key), label=_title(key))
-    several = next(iter(group.values()))
-    names = [str(name) for name in several[0]["sites"]]
-    axis.set_xticks(np.arange(len(names)), names, rotation=45, ha="right", fontsize=7)
-    least = min(min(record["accuracies"]) for rows in group.values() for record in rows)
-    axis.set_axisbelow(True)
-    axis.set(ylabel="test accuracy, %", title="each site", ylim=(max(0.0, 100 * least - 10), None))
+def each_site(group: Group) -> Chart:
+    """Mean over seeds of each site's accuracy, with one std to each side."""
+    groups: dict[str, list[Interval | None]] = {}
+    for key in [key for key in group if "|" not in key] or list(group):
+        values = 100.0 * np.array([record["accuracies"] for record in group[key]])
+        middle = values.mean(axis=0)
+        std = values.std(axis=0)
+        ends = zip(middle, middle - std, middle + std, strict=True)
+        groups[_title(key)] = [
+            (float(a), max(0.0, float(b)), min(100.0, float(c))) for a, b, c in ends
+        ]
+    names = [str(name) for name in next(iter(group.values()))[0]["sites"]]
+    note = "Means over seeds; lines: one standard deviation to each side."
+    return dots(
+        "Each site", x="test accuracy (%)", names=names, groups=groups, limits=SHARE, note=note
+    )
 
 
-def weights(axis: Any, record: Record) -> None:
+def weights(record: Record) -> Chart:
     """The weight of each site over training."""
     rows = np.array(record["history"]["weights"])
-    for j, name in enumerate(record["sites"]):
-        axis.plot(record["history"]["gradients"], rows[:, j], linewidth=1.2, label=str(name))
-    which = f"{paper.title(record['method'])}, seed {record['seed']}"
-    axis.set(xlabel="worker gradients", ylabel="weight of the site", title=which)
-    if len(record["sites"]) <= 8:
-        axis.legend(frameon=False, fontsize=7)
+    at = record["history"]["gradients"]
+    series = [Series(str(name), at, rows[:, j].tolist()) for j, name in enumerate(record["sites"])]
+    title = f"Weights, {paper.title(record['method'])}, seed {record['seed']}"
+    return curves(title, x=GRADIENTS, y="weight (share of the sum)", series=series, worst="high")
 
 
-def table2(group: Group) -> Any:
-    figure, (left, right) = panels(2)
+def table2(group: Group) -> list[Chart]:
     doors = {key: rows for key, rows in group.items() if not key.startswith("lie-")}
-    curves(left, doors, "gradients", "attack_success", 100.0)
-    left.set(xlabel="worker gradients", ylabel="success of the attack, %", ylim=(0, 100))
-    curves(right, doors, "gradients", "worst_accuracy", 100.0)
-    right.set(xlabel="worker gradients", ylabel="worst honest site's test accuracy, %")
-    figure.legend(*right.get_legend_handles_labels(), loc="outside right", frameon=False)
-    return figure
+    success = (GRADIENTS, "success of the attack (%)")
+    worst = (GRADIENTS, "worst honest site's test accuracy (%)")
+    return [
+        *lines(doors, "Success of the attack", "gradients", "attack_success", success),
+        *lines(doors, "Worst honest site", "gradients", "worst_accuracy", worst),
+    ]
 
 
-def gamma(group: Group) -> Any:
-    figure, (left, right) = panels(2)
+def gamma(group: Group) -> list[Chart]:
     found = []
     for key, several in group.items():
         if key.startswith("gamma-"):
             line = summary.summarise(several)[0]
             found.append((float(line["settings"]["budget"]), line))
     found.sort(key=lambda item: item[0])
-    at = [gamma for gamma, _ in found]
-    names = {"worst_accuracy": "worst site", "mean_accuracy": "mean over sites"}
-    for name, label in names.items():
-        means = [100 * line[name]["mean"] for _, line in found]
-        stds = [100 * line[name]["std"] for _, line in found]
-        left.errorbar(at, means, stds, marker="o", capsize=3, label=label)
-    left.set(xlabel="Gamma", ylabel="test accuracy, %")
-    left.legend(frameon=False)
-    losses = [line["worst_loss"]["mean"] for _, line in found]
-    stds = [line["worst_loss"]["std"] for _, line in found]
-    right.errorbar(at, losses, stds, marker="o", capsize=3, color=OURS)
-    right.set(xlabel="Gamma", ylabel="worst site's training loss")
-    return figure
+
+    def series(name: str, label: str, scale: float) -> Series:
+        middle = [scale * line[name]["mean"] for _, line in found]
+        std = [scale * line[name]["std"] for _, line in found]
+        low, high = ([m + s * d for m, d in zip(middle, std, strict=True)] for s in (-1, 1))
+        return Series(label, [at for at, _ in found], middle, low, high)
+
+    x = "Gamma (number of sites)"
+    more: dict[str, Any] = {"x": x, "markers": True, "note": ONE_STD}
+    both = {"worst_accuracy": "worst site", "mean_accuracy": "mean over sites"}
+    accuracies = [series(name, label, 100.0) for name, label in both.items()]
+    loss = [series("worst_loss", "worst site", 1.0)]
+    return [
+        curves("Accuracy", y="test accuracy (%)", series=accuracies, limits=SHARE, **more),
+        curves("Loss", y=LOSS, series=loss, **more),
+    ]
 
 
-def time(group: Group) -> Any:
-    figure, axis = panels(1)
-    curves(axis, group, "time", "worst_accuracy", 100.0)
-    axis.set(xlabel="virtual time", ylabel="worst site's test accuracy, %")
-    axis.legend(frameon=False, fontsize=7)
-    return figure
+def time(group: Group) -> list[Chart]:
+    return lines(group, "Worst site", "time", "worst_accuracy", (TIME, WORST))
 
 
-def planes(group: Group) -> Any:
-    figure, (left, right) = panels(2)
-    curves(left, group, "time", "planes")
-    left.set(xlabel="virtual time", ylabel="cutting planes")
-    left.legend(frameon=False)
-    curves(right, group, "time", "worst_loss")
-    right.set(xlabel="virtual time", ylabel="worst site's training loss")
-    return figure
+def planes(group: Group) -> list[Chart]:
+    return [
+        *lines(group, "Cutting planes", "time", "planes", (TIME, "cutting planes (count)")),
+        *lines(group, "Loss", "time", "worst_loss", (TIME, LOSS)),
+    ]
 
 
-def delays(group: Group) -> Any:
-    figure, axis = panels(1)
-    curves(axis, group, "workers", "ratio")
-    axis.set(xlabel="workers N", ylabel="largest delay / mean delay", xscale="log")
-    return figure
+def delays(group: Group) -> list[Chart]:
+    axes = ("workers N (count)", "largest delay / mean delay (ratio)")
+    return lines(group, "Largest delay", "workers", "ratio", axes, log="x")
 
 
-def rates(group: Group) -> Any:
-    """The squared gap over worker gradients; dashed: the guaranteed slope, from the first point."""
-    figure, axis = panels(1)
-    curves(axis, group, "t", "gap")
-    for key, several in group.items():
-        at, middle, *_ = summary.band(several, "t", "gap")
-        slope = paper.SLOPES.get(key.partition("|")[0])
-        if slope is not None and at[0] > 0:
-            line = middle[0] * (np.array(at) / at[0]) ** slope
-            axis.plot(at, line, color=_colour(key), linestyle=":", linewidth=1)
-    axis.set(xlabel="iterations", ylabel="squared stationarity gap", xscale="log", yscale="log")
-    axis.legend(frameon=False, fontsize=7)
-    return figure
+def rates(group: Group) -> list[Chart]:
+    """The squared gap over iterations; dotted: the guaranteed slope, from the first point."""
+    found = []
+    for number, keys in enumerate(_parts(list(group), 4), start=1):
+        series = []
+        for colour, key in enumerate(keys):
+            at, middle, *_ = summary.band(group[key], "t", "gap")
+            series.append(Series(_title(key), at, middle, colour=colour))
+            slope = paper.SLOPES.get(key.partition("|")[0])
+            if slope is not None and at[0] > 0:
+                line = [middle[0] * math.pow(t / at[0], slope) for t in at]
+                series.append(Series(f"bound of {key}", at, line, dash=2, colour=colour))
+        axes: dict[str, Any] = {
+            "x": "iterations (master steps)",
+            "y": "stationarity gap (squared)",
+        }
+        found.append(curves(f"Stationarity gap, {number}", series=series, log="xy", **axes))
+    return found
 
 
-def tune(group: Group) -> Any:
+def tune(group: Group) -> list[Chart]:
     """All trials of every method; the first is the default."""
-    figure, axis = panels(1)
-    for number, (key, several) in enumerate(group.items()):
+    found: list[Interval | None] = []
+    for several in group.values():
         values = [100 * record["worst_accuracy"] for record in several]
-        axis.plot([number] * len(values), values, "o", color="#9aa5b1", markersize=3)
-        axis.plot(number, values[0], "_", color=_colour(key), markersize=14)
-    axis.set_xticks(range(len(group)), [_title(k) for k in group], rotation=60, ha="right")
-    axis.tick_params(axis="x", labelsize=6)
-    axis.set(ylabel="worst validation accuracy, %", title="trials; dash: the default")
-    return figure
+        found.append((values[0], min(values), max(values)))
+    note = "Dot: the default settings; line: from the worst to the best trial."
+    axis: dict[str, Any] = {"x": "worst validation accuracy (%)", "y": "method"}
+    names = [_title(key) for key in group]
+    return [dots("Trials", names=names, groups={"trials": found}, limits=SHARE, note=note, **axis)]
 
 
-DRAWERS: dict[str, Callable[[Group], Any]] = {
+DRAWERS: dict[str, Callable[[Group], list[Chart]]] = {
     "table1": table1,
     "table2": table2,
     "gamma": gamma,

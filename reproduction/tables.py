@@ -44,11 +44,13 @@ NOTES = {
 def experiments_in(directory: Path) -> dict[str, list[Record]]:
     """The finished cells of each experiment that has any there; none at all is one sentence."""
     if not directory.is_dir():
-        raise ValueError(f"DIR={str(directory)!r}: expected a folder of aspire reproduce")
+        raise ValueError(f"DIR={str(directory)!r}: expected a folder")
     read = {name: list(results.read(results.path_of(directory, name)).values()) for name in TITLES}
     found = {name: records for name, records in read.items() if records}
     if not found:
-        raise ValueError(f"DIR={str(directory)!r}: expected a folder with NAME.jsonl in it")
+        raise ValueError(
+            f"DIR={str(directory)!r}: expected a folder with run.json or an experiment's NAME.jsonl"
+        )
     return found
 
 

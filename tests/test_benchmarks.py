@@ -67,6 +67,13 @@ def test_quick_benchmarks_run_and_write_nothing(script):
     assert files == {path: path.stat().st_mtime_ns for path in BENCHMARKS.glob("*.json")}
 
 
+def test_the_frontier_is_compared_with_a_sweep_from_scratch():
+    pytest.importorskip("sklearn", reason="needs aspire-ease[demo]")
+    said = run("frontier.py", "--quick", "--only", "demo")
+    assert "demo: 0." in said
+    assert "80.0" in said
+
+
 def load(name: str):
     """A benchmark as a module; what it imports beside itself is not needed here."""
     spec = importlib.util.spec_from_file_location(f"benchmark_{name}", BENCHMARKS / f"{name}.py")

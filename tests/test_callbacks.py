@@ -11,10 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
 
 from aspire import train
 from aspire.api import Interrupted, prepare, replay, resume
 from aspire.api.engines import crew_and_job
+from aspire.cli import main
 from aspire.runs import callbacks
 from aspire.runs.errors import Stopped
 from tests.helpers import blobs, linear
@@ -110,9 +112,10 @@ def test_a_callback_that_raises_is_reported_once(
     if hook == "on_error":
         assert said == []
         return
+    place = f"({__file__}, line {Broken._raise.__code__.co_firstlineno + 1}, in _raise)"
     assert said == [
-        f"{hook} of Broken raised ZeroDivisionError: 1/0; the run goes on without it",
-        f"{hook} of Broken raised SystemExit: 3; the run goes on without it",
+        f"{hook} of Broken raised ZeroDivisionError: 1/0 {place}; the run goes on without it",
+        f"{hook} of Broken raised SystemExit: 3 {place}; the run goes on without it",
     ]
 
 
@@ -161,10 +164,31 @@ def test_a_callback_ends_the_run(engine: Any, tmp_path: Path) -> None:
 
 def test_an_answer_that_is_not_stop_means_nothing() -> None:
     class Chatty:
-        def on_evaluate(self, line: dict[str, Any]) -> bool:
-            return True
+        def __init__(self, answer: Any) -> None:
+            self.answer = answer
 
-    assert train(linear(), blobs(), callbacks=[Chatty()], **QUICK).iterations == 60
+        def on_evaluate(self, line: dict[str, Any]) -> Any:
+            return self.answer
+
+    answers = [True, "go on", np.array(["stop", "stop"]), torch.ones(3), ["stop"]]
+    given = [Chatty(answer) for answer in answers]
+    assert train(linear(), blobs(), callbacks=given, **QUICK).iterations == 60
+
+
+def test_an_error_that_cannot_be_shown_harms_no_run() -> None:
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("no words")
+
+    class Strange:
+        def on_evaluate(self, line: dict[str, Any]) -> None:
+            raise Mute
+
+        @property
+        def on_end(self) -> Any:
+            raise Mute
+
+    assert train(linear(), blobs(), callbacks=[Strange()], **QUICK).iterations == 60
 
 
 @pytest.mark.parametrize("engine", [None, ThreadEngine()], ids=["simulator", "engine"])
@@ -221,6 +245,9 @@ def test_a_callback_in_the_background_delays_no_run(
     trained(tmp_path / "other", copy.copy(seen))
     assert contents(tmp_path / "other") == plain
     assert "on_evaluate of Hangs is 3 calls behind; the run goes on without it" in caplog.text
+    monkeypatch.setattr(callbacks, "BEHIND", 8)  # on_start to on_end, one of them in its hands
+    trained(tmp_path / "last", copy.copy(seen))
+    assert contents(tmp_path / "last") == plain
     never.set()
 
 
@@ -232,6 +259,61 @@ def test_a_callback_in_the_background_has_seen_all_when_train_returns() -> None:
     run = train(linear(), blobs(), callbacks=[seen], **QUICK)
     assert seen.names() == ["start", *["evaluate"] * 6, "end"]
     assert seen.of("evaluate") == run.history
+
+
+FILE = """
+from tests.helpers import blobs, linear
+from tests.test_callbacks import Wrote
+
+def model():
+    return linear()
+
+def sites():
+    return blobs()
+
+def callbacks():
+    return {given}
+"""
+
+
+class Wrote:
+    """Ends a run after 30 steps, and writes down what it was told."""
+
+    def __init__(self, path: str) -> None:
+        self.path = Path(path)
+
+    def on_start(self, facts: Any) -> None:
+        self._write(f"start {facts.iteration}")
+
+    def on_evaluate(self, line: dict[str, Any]) -> str | None:
+        return "stop" if line["t"] == 30 else None
+
+    def on_end(self, run: Any) -> None:
+        self._write(f"end {run.iterations} {run.ended_by}")
+
+    def _write(self, text: str) -> None:
+        with self.path.open("a") as file:
+            file.write(text + "\n")
+
+
+def test_callbacks_of_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "file.py"
+    told = tmp_path / "told"
+    file.write_text(FILE.format(given=f"[Wrote({str(told)!r})]"))
+    run = ["--out", str(tmp_path / "run"), "--iterations", "60", "--evaluate-every", "10"]
+    done = CliRunner().invoke(main, ["train", str(file), *run])
+    assert done.exit_code == 0, done.output
+    assert "stopped early: a callback asked for it" in done.stdout
+    assert told.read_text() == "start 0\nend 30 callbacks\n"
+    done = CliRunner().invoke(main, ["resume", str(tmp_path / "run"), "--iterations", "80"])
+    assert done.exit_code == 0, done.output
+    assert told.read_text().splitlines()[2:] == ["start 30", "end 80 iterations"]
+    done = CliRunner().invoke(main, ["replay", str(tmp_path / "run")])
+    assert "the same state, bit for bit" in done.stdout
+    file.write_text(FILE.format(given="[Wrote]"))
+    done = CliRunner().invoke(main, ["train", str(file), "--out", str(tmp_path / "other")])
+    assert (done.exit_code, (tmp_path / "other").exists()) == (2, False)
+    assert "callbacks has the class Wrote: expected objects with on_start" in done.output
 
 
 def test_progress(capsys: pytest.CaptureFixture[str]) -> None:

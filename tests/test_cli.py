@@ -204,7 +204,7 @@ def test_version_and_help():
     assert "demo" in call("--help")[1]
 
 
-@pytest.mark.parametrize("command", ["data", "demo", "report", "reproduce"])
+@pytest.mark.parametrize("command", ["data", "demo", "reproduce"])
 def test_commands_of_a_checkout_say_what_is_missing(command, monkeypatch):
     elsewhere = [path for path in sys.path if not Path(path, "reproduction").is_dir()]
     monkeypatch.setattr(sys, "path", elsewhere)

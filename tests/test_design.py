@@ -37,6 +37,8 @@ def test_the_map_has_every_folder() -> None:
     package = {str(p.parent.relative_to(ROOT)) for p in (ROOT / "src/aspire").glob("*/__init__.py")}
     assert package <= named
     assert all((ROOT / name).is_dir() for name in named)
+    loose = {p.stem for p in (ROOT / "src/aspire").glob("*.py")} - {"__init__", "__main__"}
+    assert loose == {"types", "protocol", "arguments"}  # as the first row says
 
 
 # ---------------------------------------------------------------- the way of one task

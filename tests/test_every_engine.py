@@ -65,6 +65,8 @@ def check(run: Path, name: str) -> None:
     assert result["mean_accuracy"] > 0.5
     assert (result["method"] == "mine") == (EVERY[name] is None)
     assert "bit for bit" in aspire("replay", run)
+    if name == "aspire":
+        assert "Page: " in aspire("report", run)
 
 
 @pytest.mark.parametrize("name", EVERY)

@@ -1,6 +1,6 @@
 """The order of the layers, read off the imports.
 
-    types, arguments <- protocol, sets, compiled, intervals <- problem, core <- methods <- runs
+    types, arguments <- protocol, sets, compiled <- problem, core <- methods <- runs
     runs <- simulator, engines, trackers <- api <- pages <- cli <- reproduction
     reproduction.data <- reproduction
 
@@ -26,12 +26,11 @@ SOURCE = ROOT / "src"
 MAY_IMPORT: dict[str, set[str]] = {}
 MAY_IMPORT["types"] = set()
 MAY_IMPORT["arguments"] = set()  # how bad input is said
-MAY_IMPORT["intervals"] = {"arguments"}  # confidence intervals and bounds
 MAY_IMPORT["compiled"] = set()
 MAY_IMPORT["protocol"] = {"types"}
 MAY_IMPORT["sets"] = {"types"}
 MAY_IMPORT["core"] = {"types", "arguments", "sets"}
-MAY_IMPORT["problem"] = {"types", "arguments", "compiled", "intervals", "protocol"}
+MAY_IMPORT["problem"] = {"types", "arguments", "compiled", "protocol"}
 MAY_IMPORT["methods"] = MAY_IMPORT["problem"] | {"sets", "core", "problem"}
 MAY_IMPORT["runs"] = MAY_IMPORT["methods"] | {"methods"}
 MAY_IMPORT["simulator"] = MAY_IMPORT["runs"] | {"runs"}
@@ -49,7 +48,7 @@ MAY_IMPORT["__init__"] = set(MAY_IMPORT)  # the front door shows what it likes
 MAY_IMPORT["reproduction.data"] = set()
 MAY_IMPORT["reproduction"] = MAY_IMPORT["cli"] | {"cli", "reproduction.data"}
 
-PURE = {"types", "arguments", "intervals", "protocol", "problem", "sets", "core", "methods"}
+PURE = {"types", "arguments", "protocol", "problem", "sets", "core", "methods"}
 MAY_PRINT = {"cli", "__main__"}
 OUTSIDE_WORLD = {
     *("time", "datetime", "logging", "random", "secrets", "uuid"),

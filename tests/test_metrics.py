@@ -15,8 +15,8 @@ from scipy import stats
 from aspire import train
 from aspire.api.certificate import OnTest, certificate
 from aspire.cli import main
-from aspire.intervals import highest_mean, lowest_share, normal, percentiles, wilson
 from aspire.problem.figures import figures_of, one_by_one
+from aspire.problem.intervals import highest_mean, lowest_share, normal, percentiles, wilson
 from aspire.problem.metrics import metrics_of
 from aspire.problem.problem import build
 from aspire.protocol import figures_objection
@@ -116,7 +116,7 @@ def test_loss_and_accuracy_are_those_of_an_evaluation():
 
 
 def half_of_it(output, target):
-    if float(output.mean()) > 1e9:  # vmap refuses to branch on a value
+    if float(output.detach().mean()) > 1e9:  # vmap refuses to branch on a value
         return output.sum()
     return torch.nn.functional.cross_entropy(output, target) / 2
 
@@ -141,6 +141,38 @@ def test_a_loss_is_taken_of_each_sample(loss):
     assert said["test.loss.value"] == pytest.approx(scores.test_loss, rel=1e-5)
     assert said["test.loss.n"] == (y[40:] >= 0).sum()
     assert said["test.accuracy.value"] == pytest.approx(scores.accuracy)
+
+
+def spread(output, target):
+    """Of one sample it is 0: it compares samples with each other."""
+    return torch.nn.functional.cross_entropy(output, target) + output[:, 0].var(unbiased=False)
+
+
+def test_a_loss_that_compares_samples_has_no_interval():
+    made = problem(spread)
+    said = figures_of(made.sites[0], made.flat.start, 3.0)
+    assert said["test.loss.value"] == pytest.approx(made.sites[0].scores(made.flat.start).test_loss)
+    assert said["test.loss.n"] == 20
+    assert "test.loss.low" not in said
+    assert "tested.loss" not in said
+
+
+def test_yes_and_no():
+    """One logit is right or wrong; of several labels only shares are known."""
+    draws = torch.Generator().manual_seed(3)
+    one = problem("bce", 1, torch.randint(2, (60, 1), generator=draws).float())
+    said = figures_of(one.sites[0], one.flat.start)
+    assert said["test.accuracy.value"] == pytest.approx(
+        one.sites[0].scores(one.flat.start).accuracy
+    )
+    assert said["tested.right"] == 20 * said["test.accuracy.value"]
+    assert said["tested.bound"] == pytest.approx(np.log(20))
+    several = problem("bce", 4, torch.randint(2, (60, 4), generator=draws).float())
+    said = figures_of(several.sites[0], several.flat.start)
+    known = several.sites[0].scores(several.flat.start).accuracy
+    assert said["test.accuracy.value"] == pytest.approx(known)
+    assert said["test.accuracy.n"] == 20
+    assert "tested.right" not in said
 
 
 def test_many_samples_at_once_are_as_one_after_the_other():
@@ -270,6 +302,29 @@ def test_a_run_has_them_in_its_result(tmp_path):
         assert torch.equal(a, b)
     assert run.history == plain.history
     assert run.metrics["loss"] == plain.metrics["loss"]
+
+
+def test_the_command_line(tmp_path):
+    pytest.importorskip("torchmetrics", reason="needs aspire-ease[metrics]")
+    file = tmp_path / "file.py"
+    file.write_text(FILE)
+    command = ["train", str(file), "--out", str(tmp_path / "run"), *OPTIONS]
+    refused = CliRunner().invoke(main, [*command, "--metrics", "aurok"])
+    assert refused.exit_code == 2
+    assert "did you mean 'auroc'" in refused.output
+    assert not (tmp_path / "run").exists()
+    aspire(*command, "--metrics", "f1", "--loss-bound", "2")
+    aspire("resume", tmp_path / "run", "--iterations", 12)
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert result["metrics"].keys() == {"loss", "accuracy", "f1"}  # --metrics counts more
+    assert result["certificate"]["loss_bound"] == 2.0
+    assert result["iterations"] == 12
+
+
+@pytest.mark.parametrize("bound", [0.0, -1.0, float("nan"), float("inf"), 1e13, "3", True])
+def test_a_bound_that_is_none_is_refused(bound):
+    with pytest.raises(ValueError, match="loss_bound="):
+        train(torch.nn.Linear(3, 2), sites(), loss_bound=bound, **ARGUMENTS)
 
 
 def test_a_site_without_the_figure_is_named(caplog):

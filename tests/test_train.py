@@ -210,7 +210,7 @@ def test_a_run_directory(tmp_path):
     out = tmp_path / "run"
     run = train(linear(), blobs(), out=out, **QUICK)
     names = {"run.json", "events.jsonl", "history.jsonl", "model.safetensors", "result.json"}
-    names |= {"status.json", "checkpoints"}
+    names |= {"status.json", "checkpoints", "README.md"}
     assert {p.name for p in out.iterdir()} == names
     result = json.loads((out / "result.json").read_text())
     keys = (

@@ -3,15 +3,19 @@
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from aspire.cli.new import TEMPLATES
 
 ROOT = Path(__file__).parent.parent
 COMPILER = shutil.which("cc") is not None
@@ -87,10 +91,26 @@ def clean(wheel: Path, workspace: Path) -> Path:
     done = command(sys.executable, "-m", "venv", venv, cwd=workspace)
     assert done.returncode == 0, done.stderr
     options = ["--quiet", "--disable-pip-version-check", "-c", ROOT / "constraints.txt"]
-    done = command(venv / "bin/python", "-m", "pip", "install", *options, wheel, cwd=workspace)
+    done = command(
+        venv / "bin/python", "-m", "pip", "install", *options, f"{wheel}[report]", cwd=workspace
+    )
     if done.returncode != 0 and NO_INDEX.search(done.stderr):
         pytest.skip("the package index cannot be reached, so torch cannot be installed afresh")
     assert done.returncode == 0, done.stderr
+    return venv / "bin"
+
+
+@pytest.fixture(scope="module")
+def beside(wheel: Path, workspace: Path) -> Path:
+    """The bin directory of an environment with the wheel, and this one's packages beside it."""
+    venv = workspace / "beside"
+    done = command(sys.executable, "-m", "venv", "--without-pip", venv, cwd=workspace)
+    assert done.returncode == 0, done.stderr
+    pip = [sys.executable, "-m", "pip", "--python", venv / "bin/python", "install", "--quiet"]
+    done = command(*pip, "--no-deps", "--no-index", wheel, cwd=workspace)
+    assert done.returncode == 0, done.stderr
+    (packages,) = venv.glob("lib/python*/site-packages")
+    (packages / "beside.pth").write_text(sysconfig.get_path("purelib"), encoding="utf-8")
     return venv / "bin"
 
 
@@ -102,7 +122,8 @@ def test_wheel_holds_the_package_and_nothing_else(
         names = set(archive.namelist())
         (metadata,) = (archive.read(n).decode() for n in names if n.endswith("/METADATA"))
     sources = {p.relative_to(ROOT / "src").as_posix() for p in (ROOT / "src").rglob("*.py")}
-    assert sources | {"aspire/py.typed"} <= names
+    readmes = {f"aspire/templates/{name}/README.md" for name in TEMPLATES}
+    assert sources | readmes | {"aspire/py.typed"} <= names
     assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"aspire"}
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
     assert "License-Expression: Apache-2.0" in metadata
@@ -143,6 +164,30 @@ def test_readme_example_runs_in_a_clean_environment(clean: Path, tmp_path: Path)
     done = command(clean / "python", "example.py", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip(), "the example says nothing"
+
+
+@pytest.mark.parametrize("where", ["beside", pytest.param("clean", marks=pytest.mark.slow)])
+def test_a_newcomer_has_a_report_after_the_commands_of_the_readme(
+    where: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    programs = request.getfixturevalue(where)
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    (block,) = re.findall(
+        r"^```console\n([^`]*\$ aspire new [^`]*)```$", readme, flags=re.MULTILINE
+    )
+    install, *commands = [line.removeprefix("$ ") for line in block.splitlines()]
+    assert install == "pip install '.[report]'"  # which the fixture has done
+    assert 3 <= len(commands) <= 5
+    for line in commands:
+        program, *words = shlex.split(line)
+        done = command(programs / program, *words, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+    (page,) = tmp_path.rglob("report.html")
+    result = json.loads((page.parent / "result.json").read_text())
+    text = page.read_text(encoding="utf-8")
+    for site, accuracy in zip(result["sites"], result["accuracies"], strict=True):
+        (row,) = re.findall(rf'<tr[^>]*><th scope="row">{site}\b.*?</tr>', text)
+        assert f"{100 * accuracy:.1f}" in row
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""`aspire demo`: two trainings on real images, a table, a picture and a page."""
+"""`aspire demo`: two trainings on real images, a table and a page."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from aspire.cli.shared import interruptible
 @click.option("--out", type=click.Path(path_type=Path), default=Path("demo"), show_default=True)
 def demo_command(seeds: int, out: Path) -> None:
     """Handwritten digits at six sites, one of them hard: even weights against ASPIRE-EASE."""
+    from aspire.pages import write
     from reproduction import demo
 
     with progress_bar(2 * seeds * demo.ITERATIONS) as progress, interruptible(None):
         result = demo.run(seeds, progress=progress)
     click.echo(result.text())
-    click.echo(f"\nPicture: {result.draw(out)}\nPage:    {result.write_page(out)}")
+    click.echo(f"\nPage: {write(out / 'demo.html', result.page())}")

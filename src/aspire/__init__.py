@@ -2,7 +2,7 @@
 
 __version__ = "0.1.0"
 
-from aspire.api import Run, train
+from aspire.api import Run, load, train
 from aspire.api.sweep import frontier
 from aspire.core.presets import Auto, Paper, Theorem1
 from aspire.methods import aspire, central
@@ -24,5 +24,6 @@ __all__ = [
     "aspire",
     "central",
     "frontier",
+    "load",
     "train",
 ]

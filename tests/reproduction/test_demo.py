@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+import pytest
 
+from aspire.pages import write
+from reproduction import demo
 from reproduction.demo import EVEN, ROBUST, Result
+from tests.browser import LOOKS, Tab
 
 
 def made(*accuracies):
@@ -27,3 +32,22 @@ def test_what_the_others_pay_is_counted_and_gamma_bounds_weights():
     assert "the worst-served site has 40.0 % " in two
     assert "65.0 %, +25.0 points, after as many steps (means over 2 seeds)" in two
     assert "changes by +0.0 points" in two
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of a demo that is over too early."""
+    pytest.importorskip("sklearn", reason="needs aspire-ease[demo]")
+    change = pytest.MonkeyPatch()
+    change.setattr(demo, "ITERATIONS", 400)
+    result = demo.run(1)
+    change.undo()
+    return write(tmp_path_factory.mktemp("demo") / "demo.html", result.page())
+
+
+@pytest.mark.parametrize(("width", "scheme"), LOOKS)
+def test_the_page_in_a_browser(chromium, page: Path, width: int, scheme: str) -> None:
+    with Tab(chromium, page.as_uri(), width, scheme) as tab:
+        assert tab.faults() == []
+        assert len(tab.charts()) == 3
+        assert "With even weights the worst-served site has" in tab.text()

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from reproduction import pictures, results, tune
+from reproduction import page, pictures, results, tune
 from reproduction.tables import TITLES, experiments_in, markdown
+from tests.browser import Tab
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "results"
@@ -13,8 +14,8 @@ BEGIN, END = "<!-- aspire report results --tables -->", "<!-- the end of the tab
 
 
 def test_the_docs_show_what_the_report_prints():
-    page = (ROOT / "docs" / "reproduction.md").read_text(encoding="utf-8")
-    shown = page.split(BEGIN)[1].split(END)[0]
+    text = (ROOT / "docs" / "reproduction.md").read_text(encoding="utf-8")
+    shown = text.split(BEGIN)[1].split(END)[0]
     assert shown.strip() == markdown(RESULTS).strip()
 
 
@@ -39,11 +40,22 @@ def test_the_committed_files_are_small():
 
 
 @pytest.mark.parametrize("name", TITLES)
-def test_the_committed_files_have_what_the_pictures_draw(name):
+def test_the_committed_files_have_what_the_charts_draw(name):
     records = list(results.read(results.path_of(RESULTS, name)).values())
-    assert pictures.draw(name, records[-1]["dataset"], records).startswith(b"\x89PNG")
+    charts = pictures.draw(name, records[-1]["dataset"], records)
+    for chart in charts:
+        assert any(trace["y"] for trace in chart.figure["data"]), chart.title
+    assert charts
 
 
 def test_a_folder_without_experiments_is_one_sentence(tmp_path):
-    with pytest.raises(ValueError, match=r"DIR=.*: expected a folder with NAME.jsonl in it"):
+    with pytest.raises(ValueError, match=r"DIR=.*: expected a folder with run.json or"):
         experiments_in(tmp_path)
+
+
+def test_the_page_in_a_browser(chromium, tmp_path):
+    (tmp_path / "planes.jsonl").write_bytes(results.path_of(RESULTS, "planes").read_bytes())
+    path = page.write(tmp_path, tmp_path / "page.html")
+    with Tab(chromium, path.as_uri(), 375, "dark") as tab:
+        assert tab.faults() == []
+        assert len(tab.charts()) == 8

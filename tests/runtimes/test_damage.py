@@ -29,6 +29,7 @@ pytest.importorskip("grpc", reason="needs aspire-ease[federation]")
 from aspire.api.user_file import job_of, read
 from aspire.engines.grpc import kits
 from aspire.engines.grpc.engine import FederationEngine, federation
+from aspire.pages import document
 
 FOLDERS = [f"{kind}-{end}" for kind in (*LEVELS, "federation") for end in ("finished", "stopped")]
 DRAWN = 20
@@ -36,8 +37,12 @@ DRAWN = 20
 
 @pytest.fixture(scope="module", autouse=True)
 def threads() -> Any:
-    """The federation's sites are threads here: what is tried is the folder, not the wire."""
+    """The federation's sites are threads here: what is tried is the folder, not the wire.
+
+    Pages are without plotly.js, whose 5 MB would be written 600 times.
+    """
     change = pytest.MonkeyPatch()
+    change.setattr(document, "plotly", lambda: "")
     change.setattr(FederationEngine, "open", lambda self, crew, names, run: Threads(crew))
     yield
     change.undo()
@@ -97,7 +102,7 @@ def test_every_damage_is_told_or_undone(
     """All of them in two folders, every third in the others."""
     reference = Reference(folders[name], tmp_path / "whole")
     assert reference.answers["status"].code == 0
-    assert reference.answers["report"].sentence
+    assert reference.answers["report"].code == 0
     assert reference.answers["replay"].code == (0 if "finished" in name else 2)
     assert reference.answers["resume"].code == (2 if "finished" in name else 0)
     some = slice(None) if name.startswith("full") else slice(FOLDERS.index(name) % 3, None, 3)

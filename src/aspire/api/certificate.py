@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from aspire.intervals import highest_mean, level_of, lowest_share
+from aspire.problem.intervals import highest_mean, level_of, lowest_share
 from aspire.runs.figures import Answers
 from aspire.sets import UncertaintySet
 from aspire.types import Mask
@@ -132,6 +132,15 @@ def _tested(said: Mapping[str, float]) -> OnTest:
         for x in (said.get(f"tested.{name}") for name in ("right", "judged", "n"))
     )
     return OnTest(right, judged, said.get("tested.loss"), n, said.get("tested.bound"))
+
+
+def read(told: Mapping[str, Any] | None) -> tuple[Certificate | None, list[OnTest | None]]:
+    """From result.json: the certificate, and what each site said of its test part."""
+    if told is None:
+        return None, []
+    found: dict[str, Any] = {n: tuple(x) if isinstance(x, list) else x for n, x in told.items()}
+    tested = [x and OnTest(**x) for x in found.pop("tested")]
+    return Certificate(**found), tested
 
 
 def told(found: Certificate | None, tested: Sequence[OnTest | None]) -> dict[str, Any] | None:

@@ -13,7 +13,7 @@ import numpy as np
 
 from aspire.api.run import Run
 from aspire.arguments import real_number, shown
-from aspire.intervals import wilson
+from aspire.problem.intervals import wilson
 from aspire.runs import files as rundir
 from aspire.types import Array, Mask
 

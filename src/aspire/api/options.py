@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from aspire.arguments import flag, function, near, real_number, shown
+from aspire.arguments import flag, function, is_number, near, real_number, shown
 from aspire.problem.failures import calling
 from aspire.problem.problem import Problem
+from aspire.protocol import LARGEST
 from aspire.runs.callbacks import check_callbacks
 from aspire.sets import UncertaintySet
 from aspire.simulator.delays import Absence, Delays, LogNormal, many
@@ -64,6 +65,13 @@ def check_options(
 def only_given(**values: Any) -> dict[str, Any]:
     """Those that are not None."""
     return {name: value for name, value in values.items() if value is not None}
+
+
+def check_loss_bound(loss_bound: Any) -> None:
+    if loss_bound is not None and not (is_number(loss_bound) and 0 < loss_bound <= LARGEST):
+        raise ValueError(
+            f"loss_bound={shown(loss_bound)}: expected a positive number up to {LARGEST:g}"
+        )
 
 
 def check_uncertainty(uncertainty: Any) -> None:

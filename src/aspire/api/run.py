@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -14,14 +14,22 @@ from torch import Tensor, nn
 
 from aspire.api.certificate import Certificate, OnTest, certificate, tested_of, told
 from aspire.api.converged import SETTLED, trend
+from aspire.api.evaluating import Evaluation, evaluated
+from aspire.api.exporting import export
+from aspire.api.inputs import batch_for_export, description_of, outputs_of
 from aspire.api.job import Job
 from aspire.api.own_buffers import fill, load, site_buffers
 from aspire.api.selection import figures, selected
+from aspire.api.showing import as_html, readme
 from aspire.api.summary import screenful
+from aspire.arguments import shown
+from aspire.problem.objective import Loss
+from aspire.problem.sources import Collate
+from aspire.problem.standardization import Standardized
 from aspire.protocol import ALWAYS
 from aspire.runs.evaluation import Away, evaluated_on
 from aspire.runs.figures import Answers, Table, plain, table
-from aspire.runs.folder import RunFolder
+from aspire.runs.folder import RunFolder, read_settings
 from aspire.runs.selection import Watched
 from aspire.types import Array
 
@@ -54,6 +62,8 @@ class Run:
     wall_seconds     that the run took, before it was resumed as well
     site_buffers     with buffers='site' on the simulator: each site's batch-norm statistics, by the
                      name of the site; `model` has them pooled, `model_of(site)` its own
+    certified        the certificate in result.json, of a run that was loaded
+    inputs           shape and type of one sample's inputs, where the simulator had them
     absences         who was away, from which iteration to which (None: the end), and why
     metrics          figures of `model` with their n and an interval, by metric and part:
                      metrics['accuracy']['test'] has one a site, or None. See docs/metrics.md
@@ -89,11 +99,16 @@ class Run:
     ended_by: str | None = None
     trend: str | None = None
     site_buffers: dict[str, dict[str, Tensor]] | None = None
+    inputs: Any = None
+    certified: Certificate | None = None
     metrics: Table = field(default_factory=dict)
     tested: list[OnTest | None] = field(default_factory=list)
 
     def __repr__(self) -> str:
         return screenful(self)
+
+    def _repr_html_(self) -> str:
+        return as_html(self)
 
     def model_of(self, site: str) -> nn.Module:
         """A copy of the model with that site's own batch-norm statistics, where sites have some."""
@@ -101,7 +116,13 @@ class Run:
             raise ValueError(f"site={site!r}: expected one of {', '.join(self.sites)}")
         model = copy.deepcopy(self.model)
         if self.site_buffers is not None:
-            load(model, self.site_buffers[site])
+            if site not in self.site_buffers:
+                raise ValueError(
+                    f"site={site!r}: a run's folder has the pooled statistics, and not those of "
+                    "each site: expected the run that train() returned"
+                )
+            inner = model.model if isinstance(model, Standardized) else model
+            load(inner, self.site_buffers[site])
         return model
 
     def certificate(self, alpha: float = 0.05) -> Certificate | None:
@@ -109,8 +130,16 @@ class Run:
 
         Each holds with confidence 1 - alpha over all sites together, under its `assumptions`.
         """
-        tested = self.tested or [None] * len(self.sites)
-        return certificate(self.sites, tested, self.settings.get("uncertainty"), alpha)
+        if not any(self.tested):
+            return None
+        if self.certified is not None and alpha == self.certified.alpha:
+            return self.certified
+        if isinstance(self.settings.get("uncertainty"), str):
+            raise ValueError(
+                f"alpha={shown(alpha)}: the set of a run that was loaded is known by its text "
+                "alone: expected 0.05, or aspire.load(..., uncertainty=) with the set"
+            )
+        return certificate(self.sites, self.tested, self.settings.get("uncertainty"), alpha)
 
     @property
     def train_losses(self) -> Array:
@@ -190,12 +219,54 @@ class Run:
             "parts": self.parts,
             "sites": self.sites,
             "absences": self.absences,
+            "inputs": self.inputs,
             "metrics": plain(self.metrics),
             "certificate": told(self.certificate(), self.tested),
         }
 
+    def evaluate(
+        self,
+        sites: Mapping[str, Any] | Sequence[Any],
+        metrics: Any = None,
+        *,
+        loss: str | Loss | None = None,
+        collate_fn: Collate | None = None,
+    ) -> Evaluation:
+        """Figures of the model on sites that need not have taken part, each with n and an interval.
+
+        Args:
+            sites: as for `train`. Of a site with parts the test part counts, else val, else train.
+            metrics: besides loss and accuracy, as for `train`.
+            loss: None: that of the run.
+            collate_fn: how samples of these sites become a batch, as for `train`.
+        """
+        return evaluated(self, sites, metrics, loss, collate_fn)
+
+    def predict(self, inputs: Any, *, site: str | None = None) -> Any:
+        """The model's outputs, in eval mode and without gradients.
+
+        Args:
+            inputs: what a site's inputs may be: a tensor, an array or a DataFrame with a row for
+                each sample, a tuple of several, or a mapping of them by name.
+            site: whose batch-norm statistics to use, with buffers='site'; None: the pooled ones.
+
+        Returns:
+            What the model gives, on the CPU: class scores, say, of which `.argmax(1)` is the class.
+        """
+        return outputs_of(self.model if site is None else self.model_of(site), inputs, self.inputs)
+
+    def export(self, path: str | Path, inputs: Any = None) -> None:
+        """Write the model to a file that needs neither aspire nor the model's code.
+
+        Args:
+            path: ends in .onnx for ONNX, or in .pt2 for `torch.export.load`.
+            inputs: a batch of at least two samples, of which only shapes and types count. None:
+                zeros of the shape that the model was trained on.
+        """
+        export(self.model, Path(path), batch_for_export(inputs, self.inputs))
+
     def save(self, directory: str | Path) -> None:
-        """Write run.json, history.jsonl, model.safetensors and result.json to a new folder."""
+        """Write the run to a new folder, which `aspire.load` reads."""
         with RunFolder.create(Path(directory)) as folder:
             folder.write_settings(self.settings)
             for record in self.history:
@@ -204,7 +275,8 @@ class Run:
 
     def save_outcome(self, folder: RunFolder) -> None:
         """Only what is known at the end."""
-        folder.save_outcome(self.model, self.result(), self.history)
+        source = read_settings(folder.path).get("source")
+        folder.save_outcome(self.model, self.result(), self.history, readme(self, source))
 
 
 class Ended(Protocol):
@@ -244,6 +316,8 @@ def outcome(
     own = site_buffers(job.problem, w)
     if own is not None:
         fill(model, job.problem.flat, own)
+    if job.problem.standardization is not None:
+        model = job.problem.standardization.of(model)
     return Run(
         model=model,
         site_buffers=own,
@@ -274,6 +348,7 @@ def outcome(
         last=figures(last),
         ended_by=ended_by,
         trend=trend(history),
+        inputs=description_of(job.problem),
         metrics=found,
         tested=tested_of(answers),
     )

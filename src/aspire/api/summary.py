@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 WIDE = 100  # columns of a screen
 SITES = 10  # that fit on one
 NAME = 30  # letters of a site's name there
+ABREAST = 3  # columns with intervals
 ABSENCES = 4
 MANY = 20  # absences that a whole summary shows
 
@@ -42,8 +43,12 @@ def screenful(run: Run) -> str:
 
 
 def site_lines(run: Run, names: Sequence[str]) -> list[str]:
+    """The first sites in columns."""
+    return aligned(names, site_columns(run, len(names)))
+
+
+def site_columns(run: Run, count: int) -> list[tuple[str, list[str]]]:
     """The weight, losses with their numbers of samples, and accuracy of the first sites."""
-    count = len(names)
     columns = [
         ("weight", [f"{x:.3f}" for x in run.weights[:count]]),
         ("train loss", [_number(x) for x in run.losses[:count]]),
@@ -58,7 +63,7 @@ def site_lines(run: Run, names: Sequence[str]) -> list[str]:
     if run.accuracies is not None:
         columns.append(("accuracy", [_percent(x) for x in run.accuracies[:count]]))
         columns.append(("on", [part or "-" for part in run.parts[:count]]))
-    return aligned(names, columns)
+    return columns
 
 
 def aligned(names: Sequence[str], columns: Sequence[tuple[str, list[str]]]) -> list[str]:
@@ -150,13 +155,15 @@ def figure_lines(run: Run, names: Sequence[str]) -> list[str]:
         return []
     part = next(x for x in ("test", "val", "train") if x in run.metrics["loss"] or x == "train")
     columns = [
-        (metric, [_with_interval(x) for x in parts.get(part, ())[: len(names)]])
+        (metric, [with_interval(x) for x in parts.get(part, ())[: len(names)]])
         for metric, parts in run.metrics.items()
         if part in parts
     ]
     found = run.certificate()
     certified = [] if found is None else str(found).splitlines()
-    return [f"on the {part} part, with intervals of 95 %:", *aligned(names, columns), *certified]
+    groups = [columns[i : i + ABREAST] for i in range(0, len(columns), ABREAST)]
+    tables = [line for group in groups for line in aligned(names, group)]
+    return [f"on the {part} part, with intervals of 95 %:", *tables, *certified]
 
 
 def absence_lines(run: Run, most: int) -> list[str]:
@@ -176,7 +183,7 @@ def _number(x: float) -> str:
     return f"{x:.4f}" if abs(x) < 1e6 else f"{x:.4g}"
 
 
-def _with_interval(x: Figure | None) -> str:
+def with_interval(x: Figure | None) -> str:
     if x is None:
         return "-"
     return f"{x.value:.3f}" if x.low is None else f"{x.value:.3f} [{x.low:.3f}, {x.high:.3f}]"

@@ -68,13 +68,7 @@ def frontier(
     Returns all points: what every site gets under each set.
     """
     check_names(arguments, [*KNOWN, *inspect.signature(frontier).parameters], "frontier")
-    if arguments.get("method") is not None:
-        raise ValueError("method is given: expected none, since the set of ASPIRE-EASE is swept")
-    real_number("share", share, "a number between 0 and 1", above=0.0)
-    if share >= 1:
-        raise ValueError(f"share={share:g}: expected a number between 0 and 1")
-    if floor is not None:
-        check_floor(floor)
+    check_given(arguments, share, floor)
     sites = named(sites)
     job = prepare(model, sites, **arguments)
     check_parts(job)
@@ -99,6 +93,16 @@ def frontier(
     if out is not None:
         found.save(out, floor)
     return found
+
+
+def check_given(arguments: Mapping[str, Any], share: Any, floor: Any) -> None:
+    """ValueError for what no set or site is needed to see."""
+    if arguments.get("method") is not None:
+        raise ValueError("method is given: expected none, since the set of ASPIRE-EASE is swept")
+    if real_number("share", share, "a number between 0 and 1", above=0.0) >= 1:
+        raise ValueError(f"share={share:g}: expected a number between 0 and 1")
+    if floor is not None:
+        check_floor(floor)
 
 
 def setting_of(value: float, run: Run) -> Setting:
@@ -187,9 +191,10 @@ class Trunk:
         kept = copy.deepcopy(simulation.standing())
         start = job.problem.flat.module(job.method.model(kept.master))
         yield self.finished(job, simulation, 0)
+        goes_on = job.method.name == "direct"
         for uncertainty in sets[1:]:
-            job = self.job(self.model, uncertainty)
-            if job.method.name == "direct":
+            if goes_on:
+                job = self.job(self.model, uncertainty)
                 simulation = job.begin()
                 simulation.stand(copy.deepcopy(kept))
                 under(job.uncertainty, simulation.master)

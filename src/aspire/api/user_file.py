@@ -3,10 +3,12 @@
     site(name)             loads one site; sites() then gives their names
     loss(), uncertainty()  arguments of `train`
     method()               how to train; --method counts more
+    standardize()          True: inputs are brought to mean 0 and std 1 over all sites
     collate_fn(items)      how samples become a batch, where they are no tensors of one shape
     optimizer(groups), schedule(optimizer)   where the method takes them; at the master alone
     reference()            likewise: numbers by site, a model or 'own-best'; --reference counts more
     metrics()              figures at the end; --metrics counts more
+    callbacks()            what is told of the run while it goes on; at the master alone
 
 On an engine each worker runs the text of the file by itself and loads its own site and no other.
 Modules that lie beside the file can be imported.
@@ -38,6 +40,8 @@ from aspire.problem.conversion import is_array
 from aspire.problem.failures import Failed, calling, told, trace_of
 from aspire.problem.problem import AUTO, Site
 from aspire.problem.samples import named, once
+from aspire.problem.standardization import WHEN_ASKED, Standardization
+from aspire.runs.callbacks import check_callbacks
 from aspire.sets import UncertaintySet
 from aspire.types import Method
 
@@ -92,8 +96,18 @@ def crew_of(source: Source, options: Mapping[str, Any], names: Collection[str]) 
     return [partial(member, source, dict(options), name) for name in names]
 
 
-def member(source: Source, options: Mapping[str, Any], name: str) -> tuple[Method, Site]:
-    job = job_of(source, options, only=[name])
+def member(
+    source: Source,
+    options: Mapping[str, Any],
+    name: str,
+    *,
+    standardize: str | Standardization = WHEN_ASKED,
+) -> tuple[Method, Site]:
+    """One site, where its data is; `standardize`: how its inputs are, if they are."""
+    model, sites, arguments = parts_of(source, options, only=[name])
+    if arguments.get("standardize"):
+        arguments["standardize"] = standardize
+    job = prepare(model, sites, elsewhere=True, **arguments)
     return job.method, job.problem.sites[job.problem.names.index(name)]
 
 
@@ -124,7 +138,7 @@ def parts_of(
     arguments["batch_size"] = AUTO if size is None else size or None
     if only is not None and not only:
         arguments["device"] = "cpu"  # the master's; the option is about the sites
-    for name in ("uncertainty", "loss", "buffers", "metrics"):
+    for name in ("uncertainty", "loss", "buffers", "metrics", "standardize"):
         if hasattr(module, name) and arguments.get(name) is None:
             arguments[name] = call(module, name)
     arguments |= collate_of(module)
@@ -134,6 +148,16 @@ def parts_of(
 def collate_of(module: ModuleType) -> dict[str, Any]:
     """How FILE.py makes batches of samples, if it says so."""
     return {"collate_fn": module.collate_fn} if hasattr(module, "collate_fn") else {}
+
+
+def callbacks_of(source: Source) -> list[Any]:
+    """What callbacks() of a file gives that has been loaded; []: it has no such function."""
+    module = sys.modules[RUN + Path(source.path).stem]
+    if not hasattr(module, "callbacks"):
+        return []
+    found = call(module, "callbacks")
+    check_callbacks(found)
+    return list(found)
 
 
 # ---------------------------------------------------------------- how to train

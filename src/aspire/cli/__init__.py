@@ -11,9 +11,11 @@ from aspire.cli.certificates import federation_command
 from aspire.cli.federation import server_command, site_command
 from aspire.cli.frontier import frontier_command
 from aspire.cli.new import new_command
+from aspire.cli.report import report_command
 from aspire.cli.reproduction import WithReproduction
 from aspire.cli.run import replay_command, resume_command, train_command
 from aspire.cli.status import status_command
+from aspire.cli.watch import watch_command
 
 
 @click.group(cls=WithReproduction, context_settings={"help_option_names": ["-h", "--help"]})
@@ -26,7 +28,8 @@ def main(verbose: bool) -> None:
     )
 
 
-RUNS = (train_command, resume_command, replay_command, status_command)
+RUNS = (train_command, resume_command, replay_command)
+LOOKS = (status_command, report_command, watch_command)
 FEDERATION = (federation_command, server_command, site_command)
-for command in (new_command, *RUNS, frontier_command, *FEDERATION):
+for command in (new_command, *RUNS, frontier_command, *LOOKS, *FEDERATION):
     main.add_command(command)

@@ -24,7 +24,7 @@ PAGE = "frontier.html"
 @click.option("--values", help="Of the dial: 0,1,2 [six up to that of the set].")
 @click.option("--share", type=float, default=1 / 3, help="Of each run that is its own [a third].")
 @click.option("--iterations", type=int, default=2000, show_default=True, help="Master steps.")
-@click.option("--batch-size", type=int, default=64, show_default=True, help="0: the whole site.")
+@click.option("--batch-size", type=int, help="0: the whole site [a DataLoader's own, else 64].")
 @click.option("--weight-decay", type=float, default=0.0, show_default=True)
 @click.option("--form", help="direct or consensus [consensus for one linear layer, else direct].")
 @click.option("--quorum", type=int, help="S: reports per step [consensus: 1, direct: half].")

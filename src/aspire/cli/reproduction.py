@@ -9,7 +9,7 @@ import click
 
 from aspire.cli.shared import Group, Sentence
 
-NAMES = ("data", "demo", "report", "reproduce")
+NAMES = ("data", "demo", "reproduce")
 
 
 class WithReproduction(Group):

@@ -13,7 +13,7 @@ from aspire.api.engines import PATIENCE, refuse_what_is_simulated, train_on
 from aspire.api.job import Job
 from aspire.api.stopping import USUAL
 from aspire.api.summary import summary
-from aspire.api.user_file import Source, crew_of, job_of, parts_of, read
+from aspire.api.user_file import Source, callbacks_of, crew_of, job_of, parts_of, read
 from aspire.cli.engines import engine_named
 from aspire.cli.shared import Sentence, stoppable
 from aspire.engines.driver import Drive
@@ -99,7 +99,7 @@ def train_command(
     **options: Any,
 ) -> None:
     """Train what FILE.py defines: model(), sites(), optionally site(name), uncertainty(), loss(),
-    method(), optimizer(groups), schedule(optimizer), reference(), metrics().
+    method(), optimizer(groups), schedule(optimizer), reference(), metrics(), callbacks().
 
     sites() gives the sites, or their names if there is a site(name) that loads one. --method counts
     more than method(); --quorum, --staleness, --local-steps, --preset and --pull-bound are
@@ -115,12 +115,13 @@ def train_command(
         common |= {"progress": True, "stop": stop}
         if engine is None:
             model, sites, arguments = parts_of(text, options)
+            arguments["callbacks"] = callbacks_of(text)
             run = train(model, sites, stationarity=stationarity, **common, **arguments)
         else:
             refuse_what_is_simulated(stationarity, {})
             job = job_of(text, options, only=[])
             crew = crew_of(text, options, job.problem.names)
-            run = train_on(engine, job, crew, **common)
+            run = train_on(engine, job, crew, callbacks=callbacks_of(text), **common)
     click.echo(summary(run))
     if out is not None:
         click.echo(f"The run is in {out}.")
@@ -150,6 +151,7 @@ def resume_command(directory: Path, stationarity: bool, **limits: Any) -> None:
             directory,
             job,
             stationarity=stationarity,
+            callbacks=callbacks_of(text),
             progress=True,
             stop=stop,
             engine=engine,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from typing import Any
@@ -94,11 +94,3 @@ def _row(table: Table, place: int, row: Sequence[str]) -> str:
         kind = ' class="worst"'
         name += f" <small>{escape(table.mark)}</small>"
     return f'<tr{kind}><th scope="row">{name}</th>{"".join(f"<td>{x}</td>" for x in cells)}</tr>'
-
-
-def plain(block: Block) -> Mapping[str, Any]:
-    """The block as data for the page's script."""
-    made: dict[str, Any] = {"html": html_of(block)}
-    if isinstance(block, Chart):
-        made |= {"figure": block.figure, "other": block.other_x}
-    return made

@@ -106,7 +106,7 @@ def dots(
         data.append(figures.interval_dots(place, name, rows, found, marks, x))
     layout = figures.layout(x, y, showlegend=len(groups) > 1)
     layout |= {"height": 96 + len(rows) * max(24, 14 * len(groups)), "scattermode": "group"}
-    layout["yaxis"] |= {"type": "category", "autorange": "reversed"}
+    layout["yaxis"] |= {"type": "category", "autorange": "reversed", "dtick": 1}
     ends = [end for one in groups.values() for found in one for end in found or ()]
     figures.within(layout["xaxis"], limits, ends)
     return Chart(title, {"data": data, "layout": layout}, note=note)
@@ -153,5 +153,5 @@ def spans(
     }
     layout = figures.layout(x, y, showlegend=False)
     layout |= {"height": 110 + 26 * len(names), "barmode": "overlay"}
-    layout["yaxis"] |= {"type": "category", "autorange": "reversed"}
+    layout["yaxis"] |= {"type": "category", "autorange": "reversed", "dtick": 1}
     return Chart(title, {"data": [data], "layout": layout}, note=note)

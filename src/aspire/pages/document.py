@@ -11,7 +11,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from aspire.pages.blocks import Block, Chart, Page, html_of, plain
+from aspire.pages.blocks import Block, Chart, Page, html_of
 from aspire.runs.files import whole
 
 
@@ -33,15 +33,17 @@ def document(page: Page, *, live: str = "") -> str:
         title=escape(page.title),
         css=_part("page.css"),
         body="".join(map(_place, page.blocks)),
-        data=embedded(data_of(page)),
+        data=embedded({"blocks": [figure_of(block) for block in page.blocks]}),
         plotly=plotly(),
         script=script,
     )
 
 
-def data_of(page: Page) -> dict[str, Any]:
-    """What the script needs of a page."""
-    return {"blocks": [plain(block) for block in page.blocks]}
+def figure_of(block: Block) -> dict[str, Any]:
+    """What the script draws of a block; of all but charts nothing."""
+    if not isinstance(block, Chart):
+        return {}
+    return {"figure": block.figure, "other": block.other_x}
 
 
 def embedded(value: Any) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 
 LINES = 8  # with more, the worst are named and the others are one band
 COLOURS = 8
-NAME = 22  # letters of a name in a chart
+NAME = 26  # letters of a name in a chart
 SYMBOLS = ("circle", "square", "diamond", "cross", "triangle-up", "x", "star", "triangle-down")
 DASHES = ("solid", "dash", "dot", "dashdot")
 Value = float | None

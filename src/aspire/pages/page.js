@@ -26,6 +26,8 @@ function draw(place, block) {
   if (other && block.other) {
     layout.xaxis.title.text = block.other[0];
     layout.xaxis.type = "linear";
+    delete layout.shapes; // marks are on the first x axis
+    delete layout.annotations;
     data.forEach((trace, i) => { trace.x = block.other[1][i]; });
   }
   layout.uirevision = other ? "other" : "keep"; // zoom and hidden lines survive new data
@@ -52,7 +54,7 @@ function show() {
     const whole = JSON.stringify(block);
     if (place.shown === whole) return;
     place.shown = whole;
-    if (!plot || !block.figure || place.html !== block.html) {
+    if (block.html !== undefined && place.html !== block.html) {
       if (plot) Plotly.purge(plot);
       place.className = block.figure ? "chart" : "";
       place.innerHTML = place.html = block.html;
@@ -76,17 +78,18 @@ over.addEventListener("change", (event) => { other = event.target.value === "tim
 dark.addEventListener("change", again);
 show();
 
-// A live page asks for itself; the address has the token.
+// A live page asks for itself, at an address below its own.
 const live = document.documentElement.dataset.live;
+let have = -1;
 async function ask() {
   const state = document.getElementById("state");
   try {
-    const answer = await fetch(live, { cache: "no-store" });
+    const answer = await fetch(`${live}?have=${have}`, { cache: "no-store" });
     if (!answer.ok) throw new Error(`the server says ${answer.status}`);
-    const asked = await answer.json();
-    state.textContent = asked.state;
-    if (asked.page) { page = asked.page; show(); }
-    if (asked.ended) return;
+    const news = await answer.json();
+    state.textContent = news.state;
+    have = news.number ?? have;
+    if (news.page) { page = news.page; show(); }
   } catch (error) {
     state.textContent = `No answer: is aspire watch still running? (${error.message})`;
   }

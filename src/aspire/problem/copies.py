@@ -87,12 +87,18 @@ def called(module: nn.Module, inputs: Any) -> Any:
 
     A forward() that does not take them so is handed the whole.
     """
+    given, named = arguments_of(module, inputs)
+    return module(*given, **named)
+
+
+def arguments_of(module: nn.Module, inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Those in their order, and those by name."""
     if isinstance(inputs, Mapping) and _takes(module, **inputs):
-        return module(**inputs)
+        return (), dict(inputs)
     several = isinstance(inputs, tuple | list) and not isinstance(inputs, PackedSequence)
     if several and _takes(module, *inputs):
-        return module(*inputs)
-    return module(inputs)
+        return tuple(inputs), {}
+    return (inputs,), {}
 
 
 def _takes(module: nn.Module, *given: Any, **named: Any) -> bool:

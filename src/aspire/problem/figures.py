@@ -19,9 +19,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, mse_loss
 
-from aspire.intervals import Pair, normal, percentiles, wilson
 from aspire.problem.conversion import each
 from aspire.problem.failures import Failed, at, calling
+from aspire.problem.intervals import Pair, normal, percentiles, wilson
 from aspire.problem.metrics import Metric
 from aspire.problem.objective import Objective, classifies, scores_of
 from aspire.problem.samples import Samples
@@ -31,6 +31,7 @@ from aspire.protocol import LARGEST
 RESAMPLES = 199  # of a bootstrap
 TRIED = 256  # samples on which metrics are tried out before a run
 FEW = 1024  # samples: up to here a loss of the user's is called for one after the other
+SAME = 1e-3  # of a mean loss: less is rounding
 SHARE = 10.0  # a sample's loss counts at most as if its class had a 10th of an even chance
 
 
@@ -97,22 +98,31 @@ def looked_through(site: Site, w: Tensor, part: Samples, *, keep: bool) -> Seen:
 
 
 def add_losses(seen: Seen, objective: Objective, output: Any, targets: Any, samples: int) -> None:
-    """Every sample's loss and what it weighs in the mean; those that weigh nothing are left out."""
+    """Every sample's loss and what it weighs in the mean; those that weigh nothing are left out.
+
+    Where their mean is not the loss of them all, as of a loss that compares samples with each
+    other, that is what counts.
+    """
     counts = torch.ones(samples, dtype=torch.float64)
     labels = objective.labels
     if objective.total(targets) is not None and labels is not None:
         counts = labels.each(targets).reshape(samples, -1).mean(1).double().cpu()
     kept = counts > 0
-    seen.size += int(kept.sum())
-    try:
-        losses = one_by_one(objective.loss, output, targets, samples).double().cpu()
-    except Failed:
+    counts = counts[kept]
+    if not len(counts):
+        return
+    seen.size += len(counts)
+    whole = objective.mean(output, targets).double().cpu().reshape(1)
+    losses = tried(one_by_one, objective.loss, output, targets, samples)
+    losses = whole if losses is None else losses.double().cpu()[kept]
+    total = counts.sum(0, keepdim=True)
+    alone = len(losses) == len(counts)
+    if not (alone and torch.allclose(counts @ losses / total, whole, SAME, SAME, equal_nan=True)):
         seen.alone = False
-        kept = counts.sum(0, keepdim=True) > 0
-        losses = objective.mean(output, targets).double().cpu().reshape(1)
-        counts = counts.sum(0, keepdim=True)
-    seen.losses.append(losses[kept])
-    seen.counts.append(counts[kept])
+        losses = whole
+        counts = total
+    seen.losses.append(losses)
+    seen.counts.append(counts)
 
 
 def one_by_one(loss: Callable[..., Tensor], output: Any, targets: Any, samples: int) -> Tensor:
@@ -147,6 +157,8 @@ def figure(name: str, value: float | None, n: int, interval: Pair | None) -> dic
 
 def loss_figure(name: str, seen: Seen, decay: float) -> dict[str, float]:
     """The mean, with a normal interval; `decay` is what the weight decay adds to it."""
+    if not seen.losses:
+        return {}
     losses = torch.cat(seen.losses)
     counts = torch.cat(seen.counts)
     total = float(counts.sum())
@@ -195,7 +207,7 @@ def metric_figure(name: str, metric: Metric, seen: Seen, keys: tuple[int, int]) 
 
 
 def tried(function: Callable[..., Any], *arguments: Any) -> Any:
-    """None where a metric raises: it was tried out before the run, so these samples are why."""
+    """None where the user's code raises: it was tried out before, so these samples are why."""
     try:
         return function(*arguments)
     except Failed:
@@ -210,7 +222,7 @@ def tested(seen: Seen, bound: float | None) -> dict[str, float]:
         said |= {"tested.right": float(sum(x.sum() for x in seen.hits)), "tested.judged": judged}
     if bound is None and seen.classes is not None:
         bound = math.log(SHARE * seen.classes)
-    if bound and seen.alone:
+    if bound and seen.alone and seen.losses:
         losses = torch.cat(seen.losses).nan_to_num(bound).clamp(0.0, bound)
         mean = min(float(losses.mean()), bound)
         said |= {"tested.loss": mean, "tested.n": float(len(losses)), "tested.bound": bound}

@@ -40,6 +40,14 @@ def _figure(said: Mapping[str, float], name: str) -> Figure | None:
     return Figure(said[f"{name}.value"], int(said[f"{name}.n"]), *ends)
 
 
+def read(figures: Mapping[str, Any]) -> Table:
+    """From result.json."""
+    return {
+        metric: {part: [x and Figure(**x) for x in xs] for part, xs in parts.items()}
+        for metric, parts in figures.items()
+    }
+
+
 def plain(figures: Table) -> dict[str, Any]:
     """As result.json has them."""
     return {

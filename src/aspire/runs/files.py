@@ -1,8 +1,8 @@
 """Files of a run: whole or not there, and a sentence about what cannot be read.
 
 A run folder holds run.json, run.lock, events.jsonl, history.jsonl, status.json, checkpoints/,
-reports/ (log level vectors), and at the end model.safetensors and result.json. `folder` says who
-may write there.
+reports/ (log level vectors), survey.json where sites were asked something before the training, and
+at the end model.safetensors, README.md and result.json. `folder` says who may write there.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ RUN = "run.json"
 HISTORY = "history.jsonl"
 MODEL = "model.safetensors"
 RESULT = "result.json"
+SURVEY = "survey.json"  # what all sites were asked before the training, where they were
+README = "README.md"
 SEAL = "checksum"  # of all other keys of a JSON file
 
 
@@ -126,10 +128,14 @@ def write_json(path: Path, value: Any, *, sync: bool = True, sealed: bool = Fals
         file.write("\n")
 
 
+def write_text(path: Path, text: str) -> None:
+    with whole(path) as beside:
+        beside.write_text(text, encoding="utf-8")
+
+
 def write_lines(path: Path, values: list[Any]) -> None:
     """A whole .jsonl file anew."""
-    with whole(path) as beside:
-        beside.write_text("".join(_line(value) for value in values), encoding="utf-8")
+    write_text(path, "".join(_line(value) for value in values))
 
 
 def append_json(path: Path, value: Any) -> None:
@@ -186,6 +192,16 @@ def read_record(path: Path, *, sealed: bool = False) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ValueError(f"{path}: expected a JSON object, got a {type(value).__name__}")
     return value
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """The JSON objects of a .jsonl file."""
+    lines = read_text(path).splitlines()
+    found = [parse_json(text, f"{path}, line {n}") for n, text in enumerate(lines, 1)]
+    for number, line in enumerate(found, 1):
+        if not isinstance(line, dict):
+            raise ValueError(f"{path}, line {number}: expected a JSON object")
+    return found
 
 
 def need(record: dict[str, Any], where: str, **kinds: type | tuple[type, ...]) -> None:

@@ -29,7 +29,10 @@ from aspire.runs.errors import Stopped
 logger = logging.getLogger("aspire")
 LOCK = "run.lock"
 STATUS = "status.json"
-FILES = (rundir.RUN, rundir.HISTORY, rundir.MODEL, rundir.RESULT, events.NAME, STATUS, LOCK)
+FILES = (
+    *(rundir.RUN, rundir.HISTORY, rundir.MODEL, rundir.README, rundir.RESULT, rundir.SURVEY),
+    *(events.NAME, STATUS, LOCK),
+)
 LIMITS = {"patience", "min_sites", "deadline", "checkpoint_seconds", "tensorboard"}
 FOLDERS = (checkpoint.FOLDER, events.VECTORS)
 EXTENDED = "extended"  # in run.json: the limits of every extension, the last one in force
@@ -136,13 +139,18 @@ class RunFolder:
             logger.warning("no checkpoint at iteration %d: %s", t, error)
 
     def save_outcome(
-        self, model: nn.Module, result: dict[str, Any], history: list[dict[str, Any]]
+        self,
+        model: nn.Module,
+        result: dict[str, Any],
+        history: list[dict[str, Any]],
+        readme: str,
     ) -> None:
         """The run has ended with all of it, or can be resumed."""
         try:
             if self._torn:
                 rundir.write_lines(self.path / rundir.HISTORY, history)
             rundir.write_model(self.path / rundir.MODEL, model)
+            rundir.write_text(self.path / rundir.README, readme)
             rundir.write_json(self.path / rundir.RESULT, result, sealed=True)
         except OSError as error:
             raise Stopped(events.not_written(self.path, error)) from error

@@ -21,10 +21,25 @@ from flwr.serverapp import Grid, ServerApp
 from aspire.api import Run, resume
 from aspire.api.engines import train_on
 from aspire.api.summary import summary
-from aspire.api.user_file import OF_METHODS, Source, job_of, load, member, read, with_usual
+from aspire.api.user_file import (
+    OF_METHODS,
+    Source,
+    callbacks_of,
+    job_of,
+    load,
+    member,
+    read,
+    with_usual,
+)
 from aspire.engines.flower.carrier import GridCarrier
-from aspire.engines.flower.messages import PROTOCOL, from_report, to_task
+from aspire.engines.flower.messages import (
+    PROTOCOL,
+    from_report,
+    standardization_in,
+    to_task,
+)
 from aspire.engines.serve import objection, serve
+from aspire.problem.standardization import WHEN_ASKED
 from aspire.types import Kind
 
 logger = logging.getLogger("flwr")  # what it says is shown by `flwr run --stream`
@@ -111,6 +126,7 @@ def train_over(grid: Grid, file: Path, config: Mapping[str, Any]) -> Run:
             given["resume"],
             job,
             engine=engine,
+            callbacks=callbacks_of(source),
             progress=progress,
             iterations=given["extend"] or None,
         )
@@ -124,6 +140,7 @@ def train_over(grid: Grid, file: Path, config: Mapping[str, Any]) -> Run:
             source=about,
             patience=given["patience"],
             min_sites=given["min-sites"] or None,
+            callbacks=callbacks_of(source),
             progress=progress,
             checkpoint_seconds=given["checkpoint-seconds"],
         )
@@ -145,7 +162,9 @@ def client_app(file: str | Path) -> ClientApp:
         task = to_task(message.content)
         name = site_of(Path(file), context)
         source = read(Path(file))
-        method, local = member(source, options_of(context.run_config, source)[0], name)
+        options = options_of(context.run_config, source)[0]
+        by = standardization_in(message.content) or WHEN_ASKED
+        method, local = member(source, options, name, standardize=by)
         if task.worker != local.number:
             raise ValueError(
                 f"task {task.id} is for site number {task.worker}: expected {local.number}, {name}"
