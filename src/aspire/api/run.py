@@ -25,6 +25,7 @@ from aspire.api.summary import screenful
 from aspire.arguments import shown
 from aspire.problem.objective import Loss
 from aspire.problem.sources import Collate
+from aspire.problem.standardization import Standardized
 from aspire.protocol import ALWAYS
 from aspire.runs.evaluation import Away, evaluated_on
 from aspire.runs.figures import Answers, Table, plain, table
@@ -120,7 +121,8 @@ class Run:
                     f"site={site!r}: a run's folder has the pooled statistics, and not those of "
                     "each site: expected the run that train() returned"
                 )
-            load(model, self.site_buffers[site])
+            inner = model.model if isinstance(model, Standardized) else model
+            load(inner, self.site_buffers[site])
         return model
 
     def certificate(self, alpha: float = 0.05) -> Certificate | None:
@@ -314,6 +316,8 @@ def outcome(
     own = site_buffers(job.problem, w)
     if own is not None:
         fill(model, job.problem.flat, own)
+    if job.problem.standardization is not None:
+        model = job.problem.standardization.of(model)
     return Run(
         model=model,
         site_buffers=own,

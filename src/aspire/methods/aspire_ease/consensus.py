@@ -21,7 +21,7 @@ from aspire.core import planes, pull
 from aspire.core.preset_names import name_at_sites, preset_of
 from aspire.core.presets import Auto
 from aspire.core.schedules import Constants, Preset, usual
-from aspire.methods.arguments import check
+from aspire.methods.arguments import check, refit
 from aspire.methods.aspire_ease.consensus_state import (
     WORST,
     Master,
@@ -238,6 +238,7 @@ def consensus(
         absorb=partial(absorb, rules),
         model=lambda master: master.average.to(master.w.dtype),
         look=partial(look, rules),
+        fit=refit(consensus, rules),
         fast=Fast(partial(work_many, habits=habits), partial(ahead, habits=habits)),
         kinds=rules.kinds,
         states=(Master,) if uncertainty is None else (Master, type(uncertainty)),
