@@ -112,9 +112,10 @@ def test_a_callback_that_raises_is_reported_once(
     if hook == "on_error":
         assert said == []
         return
+    place = f"({__file__}, line {Broken._raise.__code__.co_firstlineno + 1}, in _raise)"
     assert said == [
-        f"{hook} of Broken raised ZeroDivisionError: 1/0; the run goes on without it",
-        f"{hook} of Broken raised SystemExit: 3; the run goes on without it",
+        f"{hook} of Broken raised ZeroDivisionError: 1/0 {place}; the run goes on without it",
+        f"{hook} of Broken raised SystemExit: 3 {place}; the run goes on without it",
     ]
 
 
@@ -163,10 +164,31 @@ def test_a_callback_ends_the_run(engine: Any, tmp_path: Path) -> None:
 
 def test_an_answer_that_is_not_stop_means_nothing() -> None:
     class Chatty:
-        def on_evaluate(self, line: dict[str, Any]) -> bool:
-            return True
+        def __init__(self, answer: Any) -> None:
+            self.answer = answer
 
-    assert train(linear(), blobs(), callbacks=[Chatty()], **QUICK).iterations == 60
+        def on_evaluate(self, line: dict[str, Any]) -> Any:
+            return self.answer
+
+    answers = [True, "go on", np.array(["stop", "stop"]), torch.ones(3), ["stop"]]
+    given = [Chatty(answer) for answer in answers]
+    assert train(linear(), blobs(), callbacks=given, **QUICK).iterations == 60
+
+
+def test_an_error_that_cannot_be_shown_harms_no_run() -> None:
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("no words")
+
+    class Strange:
+        def on_evaluate(self, line: dict[str, Any]) -> None:
+            raise Mute
+
+        @property
+        def on_end(self) -> Any:
+            raise Mute
+
+    assert train(linear(), blobs(), callbacks=[Strange()], **QUICK).iterations == 60
 
 
 @pytest.mark.parametrize("engine", [None, ThreadEngine()], ids=["simulator", "engine"])
@@ -223,6 +245,9 @@ def test_a_callback_in_the_background_delays_no_run(
     trained(tmp_path / "other", copy.copy(seen))
     assert contents(tmp_path / "other") == plain
     assert "on_evaluate of Hangs is 3 calls behind; the run goes on without it" in caplog.text
+    monkeypatch.setattr(callbacks, "BEHIND", 8)  # on_start to on_end, one of them in its hands
+    trained(tmp_path / "last", copy.copy(seen))
+    assert contents(tmp_path / "last") == plain
     never.set()
 
 

@@ -58,12 +58,26 @@ def test_the_container_file_is_linted() -> None:
     assert done.returncode == 0, done.stdout
 
 
-def test_the_container_file_copies_what_is_there() -> None:
+def test_the_wheel_builds_from_what_the_container_file_copies(tmp_path: Path) -> None:
     lines = (DEPLOY / "Containerfile").read_text().splitlines()
     copies = [line.split()[1:-1] for line in lines if line.startswith("COPY ")]
-    copied = [word for words in copies if not words[0].startswith("--from=") for word in words]
-    assert copied
-    assert all((DEPLOY.parent / name).exists() for name in copied)
+    copied = [name for names in copies for name in names if "--from=build" not in names]
+    assert {"src", "constraints.txt", "deploy/serve.sh"} < set(copied)
+    for name in copied:
+        source = DEPLOY.parent / name
+        if source.is_dir():
+            shutil.copytree(source, tmp_path / name, ignore=shutil.ignore_patterns("*.so"))
+        else:
+            shutil.copy(source, tmp_path)
+    words = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation"]
+    done = subprocess.run(
+        [*words, "--no-index", "--wheel-dir", "wheels", "."],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert len(list((tmp_path / "wheels").glob("aspire_ease-*.whl"))) == 1
 
 
 def test_compose_accepts_its_file() -> None:

@@ -93,6 +93,14 @@ def test_figures_and_certificate_of_a_run_that_is_loaded(tmp_path: Path) -> None
     assert again.certificate(0.1) == run.certificate(0.1)
 
 
+def test_a_run_without_test_parts_has_no_certificate(tmp_path: Path) -> None:
+    sites = {name: site["train"] for name, site in blobs().items()}
+    run = train(linear(), sites, out=tmp_path / "run", metrics="accuracy", **QUICK)
+    again = aspire.load(tmp_path / "run", linear())
+    assert (run.certificate(), again.certificate(0.2)) == (None, None)
+    assert repr(again) == repr(run)
+
+
 def test_a_run_of_the_command_line_finds_its_model(folder: Path) -> None:
     before = torch.get_rng_state()
     run = aspire.load(folder)
@@ -157,6 +165,7 @@ def test_predict_is_the_model_in_eval_mode() -> None:
         run.predict("x")
     with pytest.raises(ValueError, match="the model raised RuntimeError"):
         run.predict(x[:, :2])
+    assert run.predict(x[:0]).shape == (0, 2)
 
 
 class Two(nn.Module):
@@ -185,6 +194,12 @@ def two_inputs() -> tuple[dict[str, Any], dict[str, Any]]:
     return sites, {name: sites["s0"][name] for name in ("token", "x")}
 
 
+def run_of_pairs(sites: dict[str, Any]) -> aspire.Run:
+    """The same with inputs in their order."""
+    pairs = {n: ((site["token"], site["x"]), site["labels"]) for n, site in sites.items()}
+    return train(Two(), pairs, **QUICK)
+
+
 def test_predict_and_export_of_several_inputs(tmp_path: Path) -> None:
     sites, batch = two_inputs()
     run = train(Two(), sites, **QUICK)
@@ -195,6 +210,8 @@ def test_predict_and_export_of_several_inputs(tmp_path: Path) -> None:
     found = run.predict(batch)["logits"]
     assert found.shape == (30, 2)
     assert torch.equal(run.predict((batch["token"], batch["x"]))["logits"], found)
+    with pytest.raises(ValueError, match="inputs has 3 parts: expected 2"):
+        run_of_pairs(sites).predict((batch["x"],) * 3)
     run.export(tmp_path / "model.pt2")
     program = torch.export.load(tmp_path / "model.pt2").module()
     x = torch.tensor(batch["x"], dtype=torch.float32)
@@ -383,7 +400,9 @@ def test_the_readme_loads_the_model_with_torch_alone(tmp_path: Path) -> None:
 
 
 def test_the_readme_of_a_run_of_the_command_line(folder: Path) -> None:
-    (folder.parent / "own.py").write_text(FILE.replace("from tests.helpers import blobs", ""))
+    text = FILE.replace("from tests.helpers import blobs", "import beside_own")
+    (folder.parent / "own.py").write_text(text)
+    (folder.parent / "beside_own.py").touch()
     found = outputs_of(program_in(folder), folder)
     (folder.parent / "own.py").write_text(FILE)
     torch.testing.assert_close(found, aspire.load(folder).predict(torch.zeros(1, 3)))

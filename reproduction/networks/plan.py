@@ -13,7 +13,7 @@ noisy    one of the sites has random labels: the direct form with and without a 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -37,6 +37,7 @@ FIXED_RATES = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2)  # of the direct form, likewise
 LADDER = tuple(float(f"{m}e{k}") for k in range(-6, 1) for m in (1, 3))
 LATEST = 1.25  # times the reference's time: then a run gives up
 TIMED = (*PAPER, *IMAGES)
+SHOWN = ("cnn", "vit")  # the consensus form, before the other networks
 Record = Mapping[str, Any]
 Key = tuple[str, ...]
 
@@ -46,6 +47,16 @@ def key_of(record: Record) -> Key:
     names = [record[name] for name in ("size", "network", "method", "setting")]
     rate = record.get("rate") if record["setting"] in ("search", "half") else None
     return (*names, f"{record['seed']:04}", f"{rate or 0:g}")
+
+
+def each(
+    cells: Callable[[str, int], Iterator[Cell]], names: Iterable[str], seeds: Iterable[int]
+) -> Iterator[Cell]:
+    """Those of every network with one seed before those with the next."""
+    names = list(names)
+    for seed in seeds:
+        for name in names:
+            yield from cells(name, seed)
 
 
 @dataclass(frozen=True)
@@ -65,25 +76,24 @@ class Plan:
         return list(dict.fromkeys(self._all()))
 
     def _all(self) -> Iterator[Cell]:
-        first = self.seeds[:1]
-        later = self.seeds[1:]
-        for seeds in (first, later):
-            for seed in seeds:
-                yield from self.compared(NINE, seed)
-                if seed == self.seeds[0]:
-                    yield from (c for name in ("cnn", "vit") for c in self.consensus(name, seed))
-        yield from (
-            c for seed in later for name in ("cnn", "vit") for c in self.consensus(name, seed)
-        )
-        yield from self.compared(MANY, *self.seeds)
-        yield from (c for name in MANY for seed in self.seeds for c in self.long(name, seed))
-        yield from (c for name in NINE for c in self.half(name, self.seeds[0]))
+        """The most important first."""
+        every = self.seeds
+        first = every[:1]
+        later = every[1:]
+        yield from self.compared(NINE, *first)
+        yield from each(self.consensus, SHOWN, first)
+        yield from self.compared(NINE, *later)
+        yield from each(self.consensus, SHOWN, later)
+        yield from self.compared(MANY, *every)
+        yield from each(self.long, MANY, every)
+        yield from each(self.half, NINE, first)
         yield from self.lies()
-        yield from self.compared(PAPER, *self.seeds)
-        yield from (c for name in TIMED for seed in self.seeds for c in self.timed(name, seed))
-        yield from (c for name in NINE for seed in self.seeds for c in self.consensus(name, seed))
-        yield from (c for seed in later for name in NINE for c in self.half(name, seed))
-        yield from (c for seed in self.seeds for c in self.noisy(seed))
+        yield from self.compared(PAPER, *every)
+        yield from each(self.timed, TIMED, every)
+        yield from each(self.consensus, NINE, every)
+        yield from each(self.half, NINE, later)
+        for seed in every:
+            yield from self.noisy(seed)
 
     def cell(self, network: str, method: str, setting: str, seed: int, **more: Any) -> Cell:
         share = 2 if setting == "half" else 1

@@ -41,9 +41,12 @@ RANGES: dict[str, tuple[float, float]] = {
     "test_samples": (0.0, LARGEST),
     "val_samples": (0.0, LARGEST),
     "draws": (0.0, COUNT),
+    "numbers": (0.0, LARGEST),
+    "part": (0.0, LARGEST),
     "bound": (0.0, LARGEST),
 }
 WHOLE = {"gradients", "samples", "loss_samples", "test", "test_samples", "val_samples", "draws"}
+WHOLE |= {"numbers", "part"}
 COST = ("gradients", "samples")  # in every report
 PARTS = ("train", "val", "test")
 ALWAYS = ("loss", "accuracy")  # figures that nobody has to ask for
@@ -72,6 +75,11 @@ EVALUATION = Kind(
     ),
 )
 FIGURES = Kind(numbers=("bound",))  # where losses are cut off; 0: as the site has it
+
+
+# Before the training: how many training samples a site has, and a part of the moments of its inputs
+SURVEY = Kind(scalars=("samples", "numbers"), given=(), numbers=("part",))
+MOMENTS = "moments"  # the vector in the answer, where there are such numbers
 
 
 # ---------------------------------------------------------------- what a site says
@@ -110,6 +118,15 @@ def answer_objection(answer: Report) -> str | None:
         or _odd_number(answer.scalars)
     )
     return None if reason is None else f"worker {answer.worker} answers {reason}"
+
+
+def survey_objection(answer: Report, *, parameters: int, dtype: torch.dtype) -> str | None:
+    """Why an answer to a survey must be refused."""
+    reason = _odd_names(answer.scalars, SURVEY.scalars, ()) or _odd_number(answer.scalars)
+    if reason is None:
+        needed = (MOMENTS,) if answer.scalars["numbers"] else ()
+        reason = _odd_names(answer.vectors, needed, ())
+    return reason or _odd_vector(answer.vectors, parameters, dtype)
 
 
 def figures_objection(answer: Report, metrics: Collection[str]) -> str | None:
@@ -167,7 +184,8 @@ def task_objection(task: Task, kind: Kind, *, parameters: int, dtype: torch.dtyp
 
 def task_name_objection(task: Task, kind: Kind) -> str | None:
     """What is missing in a task, or has no place there."""
-    numbers = kind.numbers if kind is EVALUATION or kind is FIGURES else (*kind.numbers, "draws")
+    asked = any(kind is one for one in (EVALUATION, FIGURES, SURVEY))
+    numbers = kind.numbers if asked else (*kind.numbers, "draws")
     return _odd_names(task.vectors, kind.given, kind.resent) or _odd_names(
         task.scalars, numbers, ()
     )

@@ -193,6 +193,7 @@ class Facts:
     tensors: Tensors = ()  # the parameters in `start`; (): one tensor
     buffers: tuple[Buffer, ...] = ()  # what lies behind them
     names: tuple[str, ...] = ()  # of the sites; (): not known
+    samples: tuple[int, ...] | None = None  # in their training parts; None: not known
 
     def __post_init__(self) -> None:
         if self.sites < 1:
@@ -212,6 +213,8 @@ class RunFacts:
     sites: int
     iterations: int | None = None
     gradients: int | None = None
+    names: tuple[str, ...] = ()
+    samples: tuple[int, ...] | None = None  # in the sites' training parts
 
 
 class Local(Protocol):

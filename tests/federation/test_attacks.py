@@ -204,6 +204,23 @@ EVALUATIONS: dict[str, Say] = {
 }
 
 
+def measured(**lies: float) -> Say:
+    """Figures at the end, with these among them."""
+
+    def say(enemy: Enemy, task: Given) -> list[bytes]:
+        scalars, w = plain(task)
+        return report(task, scalars | lies if task.kind == FIGURES else scalars, w)
+
+    return say
+
+
+FINAL: dict[str, Say] = {
+    "200 % right": measured(**{"test.accuracy.value": 2.0, "test.accuracy.n": 9.0}),
+    "an unknown metric": measured(**{"test.auroc.value": 0.5, "test.auroc.n": 9.0}),
+    "more right than judged": measured(**{"tested.right": 9.0, "tested.judged": 3.0}),
+}
+
+
 def often(count: int, change: int = 0) -> Say:
     """The same report many times, or reports on tasks that were never given."""
 
@@ -242,6 +259,7 @@ ATTACKS = {
         "counter": COUNTERS,
         "leaving": LEAVING,
         "evaluation": EVALUATIONS,
+        "figures": FINAL,
         "flood": FLOODS,
     }.items()
     for value, say in attacks.items()
@@ -312,6 +330,18 @@ def test_an_attack_gains_nothing(
         assert outcome.row("enemy")["refused"] <= 3
         assert attack in TOLERATED or outcome.row("enemy")["refused"] >= 1
         log_has_only_our_names(outcome)
+        if attack.startswith("figures"):
+            figures_are_of_the_honest_alone(outcome)
+
+
+def figures_are_of_the_honest_alone(outcome: Outcome) -> None:
+    """Not one number of an answer that was refused is in the result."""
+    result = json.loads((outcome.folder / "result.json").read_text())
+    enemy = result["sites"].index("enemy")
+    for parts in result["metrics"].values():
+        for figures in parts.values():
+            assert figures[enemy] is None
+    assert all(result["metrics"]["loss"]["train"][j] for j in range(4) if j != enemy)
 
 
 TOLERATED = {  # within its range, or with no effect

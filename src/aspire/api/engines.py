@@ -20,6 +20,7 @@ from aspire.api.job import Job
 from aspire.api.preparing import prepare
 from aspire.api.progress import Progress, progress_of
 from aspire.api.run import Run, outcome
+from aspire.api.survey import recalled, standardized, surveyed
 from aspire.arguments import is_number, real_number, shown, whole_number
 from aspire.engines.carrier import Carrier, Engine
 from aspire.engines.driver import Drive, Driver, begin
@@ -28,6 +29,7 @@ from aspire.engines.status import Board, simulated
 from aspire.problem.lazy import initialised
 from aspire.problem.problem import AUTO, Site, batch_size_of
 from aspire.problem.samples import has_train, named
+from aspire.problem.standardization import WHEN_ASKED, Standardization
 from aspire.runs import log as events
 from aspire.runs.callbacks import Callbacks
 from aspire.runs.checkpoint import Saved
@@ -99,9 +101,18 @@ def crew_and_job(
 
 
 def member(
-    model: nn.Module, names: Sequence[str], name: str, data: Any, arguments: Mapping[str, Any]
+    model: nn.Module,
+    names: Sequence[str],
+    name: str,
+    data: Any,
+    arguments: Mapping[str, Any],
+    *,
+    standardize: str | Standardization = WHEN_ASKED,
 ) -> tuple[Method, Site]:
+    """One site, where its data is; `standardize`: how its inputs are, if they are."""
     sites = dict.fromkeys(names) | {name: data}
+    if arguments.get("standardize"):
+        arguments = {**arguments, "standardize": standardize}
     job = prepare(model, sites, elsewhere=True, **arguments)
     return job.method, job.problem.sites[list(sites).index(name)]
 
@@ -143,7 +154,8 @@ def train_on(
                 folder.forget_settings()
             raise
         options |= {"callbacks": told, "folder": folder, "log": log, **limits}
-        return told.around(facts_of(job, folder, 0), partial(driven, job, carrier, **options))
+        begun = partial(driven, job, carrier, crew, **options)
+        return told.around(facts_of(job, folder, 0), begun)
 
 
 def resume_on(
@@ -159,6 +171,7 @@ def resume_on(
     """Go on from the last checkpoint, to new `limits` if there are any; workers that are still
     there are found again."""
     options |= {name: settings[name] for name in KEPT if name in settings}
+    job = recalled(job, folder.path)
     saved = folder.newest(settings["log"], job.expected(Drive))
     if limits:
         state = saved.state
@@ -167,13 +180,27 @@ def resume_on(
     carrier = engine.open(crew, job.problem.names, settings["run"])
     options |= {"callbacks": told, "folder": folder, "saved": saved, "limits": limits}
     facts = facts_of(job, folder, saved.state.master.t)
-    return told.around(facts, partial(driven, job, carrier, **options))
+    return told.around(facts, partial(driven, job, carrier, crew, **options))
 
 
-def driven(job: Job, carrier: Carrier, **options: Any) -> Run:
-    """What `drive` gives; the carrier is closed then."""
+def driven(
+    job: Job,
+    carrier: Carrier,
+    crew: Crew | None,
+    *,
+    folder: RunFolder | None,
+    saved: Saved | None = None,
+    **options: Any,
+) -> Run:
+    """What `drive` gives, with what is asked of all sites before; the carrier is closed then."""
     try:
-        return drive(job, carrier, **options)
+        if saved is None:
+            patience = options.get("patience", PATIENCE)
+            job = surveyed(job, carrier, crew, folder, patience)
+        elif job.problem.standardization is not None:
+            by = job.problem.standardization
+            carrier.standardize(by, standardized(crew, by))
+        return drive(job, carrier, folder=folder, saved=saved, **options)
     finally:
         carrier.close()
 

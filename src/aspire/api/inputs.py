@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -19,13 +20,13 @@ LEAF = {"shape", "dtype"}
 
 
 def description_of(problem: Problem) -> Any:
-    """The shape of one sample's inputs and their type; None where no data is here, or no tensor."""
+    """The shape of one sample's inputs and their type; None where it cannot be had here."""
     site = problem.sites[0]
     if site is None:
         return None
-    with site._seeded(0):
-        inputs, _ = site.train.take(torch.arange(1))
-    return described(inputs)
+    with suppress(Exception), site._seeded(0):  # the run has ended: nothing may harm it any more
+        return described(site.train.take(torch.arange(1))[0])
+    return None
 
 
 def described(inputs: Any) -> Any:
@@ -68,6 +69,8 @@ def as_inputs(given: Any, description: Any, dtype: torch.dtype) -> Any:
         return {name: as_inputs(x, named.get(name), dtype) for name, x in given.items()}
     if isinstance(given, tuple):
         several = description if isinstance(description, list) else [None] * len(given)
+        if len(given) != len(several):
+            raise ValueError(f"inputs has {len(given)} parts: expected {len(several)}")
         return tuple(as_inputs(x, d, dtype) for x, d in zip(given, several, strict=True))
     found = tensor_of(given, "inputs")
     if is_leaf(description):
@@ -83,7 +86,7 @@ def outputs_of(model: nn.Module, given: Any, description: Any) -> Any:
     count = len(leaf(batch))
     found = []
     with torch.no_grad(), calling("the model"):
-        for start in range(0, count, CHUNK):
+        for start in range(0, max(count, 1), CHUNK):
             piece = slice(start, start + CHUNK)
             some = each(lambda x: x[piece].to(first.device), batch)  # noqa: B023
             found.append(each(lambda x: x.cpu(), called(model, some)))

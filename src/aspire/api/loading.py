@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_model
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
@@ -22,6 +22,7 @@ from aspire.api.user_file import load as run_file
 from aspire.arguments import kind, shown
 from aspire.problem.copies import called
 from aspire.problem.lazy import first_lazy
+from aspire.problem.standardization import Standardization, Standardized
 from aspire.runs import figures
 from aspire.runs import files as rundir
 from aspire.runs.folder import has_ended, read_settings
@@ -60,21 +61,18 @@ def load(
         raise ValueError(f"{path}: the run has not ended: expected one with a {rundir.RESULT}")
     result = rundir.read_record(path / rundir.RESULT, sealed=True)
     module = module_of(path, settings) if model is None else given(model)
+    if settings.get("standardize") and not isinstance(module, Standardized):
+        module = standardized(module, path / rundir.MODEL)
     fill(module, path / rundir.MODEL, result.get("inputs"))
     own: dict[str, Any] | None
     own = {} if settings.get("buffers") == "site" and has_statistics(module) else None
+    history = rundir.read_lines(path / rundir.HISTORY)
+    about: dict[str, Any] = {"settings": settings, "history": history, "site_buffers": own}
     try:
-        return Run(
-            model=module,
-            settings=settings,
-            site_buffers=own,
-            history=rundir.read_lines(path / rundir.HISTORY),
-            **restored(result),
-        )
+        return Run(model=module, **about, **restored(result))
     except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(
-            f"{path / rundir.RESULT}: expected the result of a run ({error})"
-        ) from None
+        place = path / rundir.RESULT
+        raise ValueError(f"{place}: expected the result of a run ({error})") from None
 
 
 def restored(result: dict[str, Any]) -> dict[str, Any]:
@@ -118,6 +116,16 @@ def module_of(path: Path, settings: dict[str, Any]) -> nn.Module:
     if not isinstance(module, nn.Module):
         raise ValueError(f"{file.path}: model() gave {kind(module)}: expected a torch module")
     return module
+
+
+def standardized(module: nn.Module, path: Path) -> nn.Module:
+    """The module behind the mean and std that the file has."""
+    try:
+        with safe_open(path, "pt") as saved:
+            by = Standardization(saved.get_tensor("mean"), saved.get_tensor("std"))
+    except (OSError, SafetensorError) as error:
+        raise ValueError(f"{path} cannot be read: {error}") from None
+    return by.of(module)
 
 
 def has_statistics(module: nn.Module) -> bool:

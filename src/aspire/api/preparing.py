@@ -23,7 +23,7 @@ from aspire.api.options import (
 )
 from aspire.api.selection import check_select
 from aspire.api.stopping import limits_of
-from aspire.arguments import whole_number
+from aspire.arguments import flag, whole_number
 from aspire.core.preset_names import preset_of
 from aspire.core.schedules import Preset
 from aspire.methods.aspire_ease.forms import aspire, form_of
@@ -32,6 +32,7 @@ from aspire.problem.metrics import metrics_of
 from aspire.problem.problem import AUTO, Loss, Problem, build, is_linear
 from aspire.problem.samples import named
 from aspire.problem.sources import Collate
+from aspire.problem.standardization import WHEN_ASKED, Standardization
 from aspire.runs import files as rundir
 from aspire.sets import CDNorm, UncertaintySet
 from aspire.simulator.delays import Absence, Delays
@@ -62,6 +63,7 @@ def prepare(
     execution: str = "auto",
     batch_size: int | str | None = AUTO,
     collate_fn: Collate | None = None,
+    standardize: bool | str | Standardization = False,
     preset: str | Preset | None = None,
     pull_bound: float | None = None,
     weight_decay: float = 0.0,
@@ -85,6 +87,8 @@ def prepare(
     limits = limits_of(iterations, gradients, evaluate_every, patience_evaluations, max_seconds)
     seed = whole_number("seed", seed, least=0, most=SEEDS)
     check_uncertainty(uncertainty)
+    if not (standardize == WHEN_ASKED or isinstance(standardize, Standardization)):
+        flag("standardize", standardize)
     asked = metrics_of(metrics)
     check_loss_bound(loss_bound)
     local_steps = whole_number("local_steps", local_steps)
@@ -104,7 +108,8 @@ def prepare(
     known = named(sites)
     n = len(known)
     linear = is_linear(model) if isinstance(model, nn.Module) else True
-    run = RunFacts(linear, n, limits.iterations, limits.gradients)
+    names = tuple(map(str, known))
+    run = RunFacts(linear, n, limits.iterations, limits.gradients, names)
     if method is None:
         form = form_of(form, of_method, linear=linear)
         if form == "direct" and weight_decay:
@@ -132,16 +137,20 @@ def prepare(
         judged_on=method.judged_on,
         metrics=asked,
         collate_fn=collate_fn,
+        standardize=standardize,
         execution=execution if method.any_execution or execution != "auto" else None,
         **of_problem,
     )
     if not elsewhere:  # else some data is elsewhere, and has a say in it
         of_problem["batch_size"] = problem.batch_size
+    samples = problem.facts().samples
+    if method.fit is not None:  # a prior by size
+        method = method.fit(replace(run, samples=samples))
     check_problem(problem, method, select)
     job = Job(
         problem=problem,
         method=method,
-        uncertainty=(uncertainty or CDNorm(radius=1.0 / n, budget=float(n))).for_sites(n),
+        uncertainty=set_over(uncertainty, names, samples),
         iterations=math.inf if limits.iterations is None else limits.iterations,
         gradients=math.inf if limits.gradients is None else limits.gradients,
         delays=delays_of(delays, n, seed),
@@ -155,9 +164,20 @@ def prepare(
         metrics=None if metrics is None else tuple(metric.name for metric in asked),
         loss_bound=loss_bound,
     )
+    if standardize:
+        of_problem["standardize"] = True
     job = replace(job, settings=settings_of(job, of_problem))
     refuse_too_large(job)
     return job
+
+
+def set_over(
+    uncertainty: UncertaintySet | None, names: Sequence[str], samples: Sequence[int] | None
+) -> UncertaintySet:
+    """The set over these sites; a prior by size waits where the sizes are not known."""
+    n = len(names)
+    found = (uncertainty or CDNorm(radius=1.0 / n, budget=float(n))).over(names, samples)
+    return found if found.pending else found.for_sites(n)
 
 
 def check_alone(method: Any, others: Mapping[str, Any]) -> None:

@@ -25,6 +25,7 @@ from aspire.api.summary import screenful
 from aspire.arguments import shown
 from aspire.problem.objective import Loss
 from aspire.problem.sources import Collate
+from aspire.problem.standardization import Standardized
 from aspire.protocol import ALWAYS
 from aspire.runs.evaluation import Away, evaluated_on
 from aspire.runs.figures import Answers, Table, plain, table
@@ -120,7 +121,8 @@ class Run:
                     f"site={site!r}: a run's folder has the pooled statistics, and not those of "
                     "each site: expected the run that train() returned"
                 )
-            load(model, self.site_buffers[site])
+            inner = model.model if isinstance(model, Standardized) else model
+            load(inner, self.site_buffers[site])
         return model
 
     def certificate(self, alpha: float = 0.05) -> Certificate | None:
@@ -128,6 +130,8 @@ class Run:
 
         Each holds with confidence 1 - alpha over all sites together, under its `assumptions`.
         """
+        if not any(self.tested):
+            return None
         if self.certified is not None and alpha == self.certified.alpha:
             return self.certified
         if isinstance(self.settings.get("uncertainty"), str):
@@ -135,8 +139,7 @@ class Run:
                 f"alpha={shown(alpha)}: the set of a run that was loaded is known by its text "
                 "alone: expected 0.05, or aspire.load(..., uncertainty=) with the set"
             )
-        tested = self.tested or [None] * len(self.sites)
-        return certificate(self.sites, tested, self.settings.get("uncertainty"), alpha)
+        return certificate(self.sites, self.tested, self.settings.get("uncertainty"), alpha)
 
     @property
     def train_losses(self) -> Array:
@@ -313,6 +316,8 @@ def outcome(
     own = site_buffers(job.problem, w)
     if own is not None:
         fill(model, job.problem.flat, own)
+    if job.problem.standardization is not None:
+        model = job.problem.standardization.of(model)
     return Run(
         model=model,
         site_buffers=own,

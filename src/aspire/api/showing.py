@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ from aspire.api.summary import (
     site_columns,
     worst_lines,
 )
+from aspire.problem.standardization import Standardized
 
 if TYPE_CHECKING:
     from aspire.api.run import Run
@@ -82,23 +84,28 @@ def readme(run: Run, source: Mapping[str, Any] | None) -> str:
             *program(run, source),
             "```",
             "",
-            "With aspire, `aspire.load(FOLDER)` gives the whole run: its model, figures, history, "
-            "`predict` and `evaluate`.",
+            f"With aspire, `aspire.load({'FOLDER' if source else 'FOLDER, model'})` gives the "
+            "whole run: its model, figures, history, `predict` and `evaluate`.",
             "",
         ]
     )
 
 
 def program(run: Run, source: Mapping[str, Any] | None) -> list[str]:
-    """Ten lines of Python."""
+    """About ten lines of Python."""
     if source is not None:
-        first = ["import runpy", ""]
-        made = [f'model = runpy.run_path({source["file"]!r})["model"]()']
+        file = source["file"]
+        first = ["import runpy", "import sys", ""]
+        made = [f"sys.path.insert(0, {os.path.dirname(file)!r})  # for modules beside the file"]
+        made.append(f'model = runpy.run_path({file!r})["model"]()')
     else:
         first = []
-        code = code_of(run.model)
-        about = "  # put in the module that was given to train: " + type(run.model).__name__
+        module = run.model.model if isinstance(run.model, Standardized) else run.model
+        code = code_of(module)
+        about = "  # put in the module that was given to train: " + type(module).__name__
         made = ["model = ..." + about if code is None else f"model = {code}"]
+    if isinstance(run.model, Standardized):
+        return [*first, *STANDARDIZED[0], *made, *STANDARDIZED[1], *outputs(run)]
     return [
         *first,
         "import torch",
@@ -109,6 +116,27 @@ def program(run: Run, source: Mapping[str, Any] | None) -> list[str]:
         "model.eval()",
         "with torch.no_grad():",
         f"    outputs = model({batch_of(run.inputs)})",
+    ]
+
+
+STANDARDIZED = (
+    ["import torch", "from safetensors.torch import load_file", ""],
+    [
+        'saved = load_file("model.safetensors")',
+        'mean, std = saved.pop("mean"), saved.pop("std")',
+        'saved = {name.removeprefix("model."): x for name, x in saved.items()}',
+        "model.load_state_dict(saved, strict=False)  # weights that are tied are there once",
+    ],
+)
+
+
+def outputs(run: Run) -> list[str]:
+    """The last lines, of a model whose inputs were standardised."""
+    return [
+        "model.eval()",
+        f"x = {batch_of(run.inputs)}",
+        "with torch.no_grad():",
+        "    outputs = model(((x.flatten(1) - mean) / std).view_as(x))",
     ]
 
 

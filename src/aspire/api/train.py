@@ -28,6 +28,7 @@ from aspire.api.options import check_names, check_options
 from aspire.api.preparing import prepare
 from aspire.api.progress import Progress, progress_of
 from aspire.api.run import Run, outcome
+from aspire.api.survey import recalled
 from aspire.engines.carrier import Engine
 from aspire.engines.serve import Crew, say_conversions
 from aspire.engines.status import simulated
@@ -307,6 +308,8 @@ def replay(directory: str | Path, job: Job) -> tuple[int, str]:
             f"{folder}: the sites of a federation draw their batches by secret keys, so their "
             "reports cannot be computed again: expected a log of level vectors"
         )
+    if alone:
+        job = recalled(job, folder)
     if level == "vectors":
         return replay_log(job.method, job.problem, path, job.seed, kept=True)
     check_execution(folder, settings, job)

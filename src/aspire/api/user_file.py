@@ -3,6 +3,7 @@
     site(name)             loads one site; sites() then gives their names
     loss(), uncertainty()  arguments of `train`
     method()               how to train; --method counts more
+    standardize()          True: inputs are brought to mean 0 and std 1 over all sites
     collate_fn(items)      how samples become a batch, where they are no tensors of one shape
     optimizer(groups), schedule(optimizer)   where the method takes them; at the master alone
     reference()            likewise: numbers by site, a model or 'own-best'; --reference counts more
@@ -39,6 +40,7 @@ from aspire.problem.conversion import is_array
 from aspire.problem.failures import Failed, calling, told, trace_of
 from aspire.problem.problem import AUTO, Site
 from aspire.problem.samples import named, once
+from aspire.problem.standardization import WHEN_ASKED, Standardization
 from aspire.runs.callbacks import check_callbacks
 from aspire.sets import UncertaintySet
 from aspire.types import Method
@@ -94,8 +96,18 @@ def crew_of(source: Source, options: Mapping[str, Any], names: Collection[str]) 
     return [partial(member, source, dict(options), name) for name in names]
 
 
-def member(source: Source, options: Mapping[str, Any], name: str) -> tuple[Method, Site]:
-    job = job_of(source, options, only=[name])
+def member(
+    source: Source,
+    options: Mapping[str, Any],
+    name: str,
+    *,
+    standardize: str | Standardization = WHEN_ASKED,
+) -> tuple[Method, Site]:
+    """One site, where its data is; `standardize`: how its inputs are, if they are."""
+    model, sites, arguments = parts_of(source, options, only=[name])
+    if arguments.get("standardize"):
+        arguments["standardize"] = standardize
+    job = prepare(model, sites, elsewhere=True, **arguments)
     return job.method, job.problem.sites[job.problem.names.index(name)]
 
 
@@ -126,7 +138,7 @@ def parts_of(
     arguments["batch_size"] = AUTO if size is None else size or None
     if only is not None and not only:
         arguments["device"] = "cpu"  # the master's; the option is about the sites
-    for name in ("uncertainty", "loss", "buffers", "metrics"):
+    for name in ("uncertainty", "loss", "buffers", "metrics", "standardize"):
         if hasattr(module, name) and arguments.get(name) is None:
             arguments[name] = call(module, name)
     arguments |= collate_of(module)

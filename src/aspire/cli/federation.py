@@ -6,6 +6,7 @@ import asyncio
 import ipaddress
 import os
 import socket
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -39,6 +40,7 @@ from aspire.methods.aspire_ease.forms import form_of
 from aspire.problem.problem import BATCH, is_linear
 from aspire.problem.samples import once
 from aspire.problem.sites import Site
+from aspire.problem.standardization import WHEN_ASKED, Standardization
 from aspire.sets import Simplex
 from aspire.types import Method, RunFacts
 
@@ -261,6 +263,7 @@ def site_command(
     from aspire.engines.grpc.policy import check_model, check_rows, read_policy
     from aspire.engines.grpc.proxies import accept_upper_case
     from aspire.engines.grpc.site import Dialler
+    from aspire.engines.grpc.standards import standardization_in
     from aspire.problem.problem import Flat
 
     torch.set_num_threads(threads)
@@ -281,6 +284,7 @@ def site_command(
 
     def make(settings: Any) -> Any:
         options = work_options(settings, module) | {"device": device, "precision": precision}
+        options |= standardize_of(module, standardization_in(settings, shape.dtype))
         method, site = one_site(module, mine.name, data, options)
         return method, site.keyed(key)
 
@@ -297,6 +301,14 @@ def buffers_of(module: ModuleType) -> dict[str, Any]:
     return {"buffers": call(module, "buffers")} if hasattr(module, "buffers") else {}
 
 
+def standardize_of(module: ModuleType, by: Standardization | None) -> dict[str, Any]:
+    """How inputs are standardised; without standardize() of FILE.py nobody has a say in it."""
+    wanted = hasattr(module, "standardize") and call(module, "standardize")
+    if by is not None and not wanted:
+        raise ValueError("mean and std of the inputs: our FILE.py has no standardize()")
+    return {"standardize": by or WHEN_ASKED} if wanted else {}
+
+
 def first_look(module: ModuleType, name: str, data: Any, options: dict[str, Any]) -> Site:
     """The site as it is here: what is wrong with it is said before anybody is called."""
     options = {"iterations": 1, **options}
@@ -308,12 +320,13 @@ def first_look(module: ModuleType, name: str, data: Any, options: dict[str, Any]
 def settled(module: ModuleType) -> Method:
     """What method() makes, if sites can make the same: they do not know how long the run is."""
     method = own_method(module)
-    if method.fit is not None:
-        try:
-            method.fit(RunFacts(linear=False, sites=1))
-        except ValueError as error:
-            raise ValueError(f"{module.__file__}: method() has {error}") from None
-    return method
+    if method.fit is None:
+        return method
+    try:
+        made = method.fit(RunFacts(linear=is_linear(call(module, "model")), sites=1))
+    except ValueError as error:
+        raise ValueError(f"{module.__file__}: method() has {error}") from None
+    return replace(made, fit=None)  # a prior over all sites is none of ours
 
 
 def rows_of(site: Site) -> dict[str, int]:
@@ -356,6 +369,6 @@ def one_site(
 ) -> tuple[Method, Site]:
     """The method, and this site with its data; nothing is known of the others."""
     given = {x: call(module, x) for x in ("loss", "metrics") if hasattr(module, x)}
-    own = given | buffers_of(module) | collate_of(module)
-    job = prepare(call(module, "model"), {name: data}, **options, **own)
+    own = given | buffers_of(module) | collate_of(module) | standardize_of(module, None)
+    job = prepare(call(module, "model"), {name: data}, **{**own, **options})
     return job.method, job.problem.sites[0]

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from aspire.types import Report, Task
+from aspire.problem.sites import Site
+from aspire.problem.standardization import Standardization
+from aspire.types import Method, Report, Task
+
+# one a site, called where its data is; with `standardize` if its inputs are to be standardised
+Crew = Sequence[Callable[..., tuple[Method, Site]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +67,10 @@ class Carrier(Protocol):
 
     def dismiss(self, worker: int, reason: str, *, for_good: bool) -> None:
         """What this worker said was refused: hang up, where there is a line to hang up."""
+
+    def standardize(self, by: Standardization, crew: Crew | None) -> None:
+        """From now on the sites' inputs are standardised so; `crew` makes such sites, where the
+        engine was given one. Sites may have to come again."""
 
     def close(self) -> None: ...
 

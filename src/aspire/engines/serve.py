@@ -1,21 +1,24 @@
 """The worker's side of every engine: one task in, one report out, where the data is.
 
-Besides the method's own tasks there are questions with a negative id and the model as `w`: kind
-`evaluate`, whose answer is for the history, and `figures`, at the end. No method ever sees them.
+Besides the method's own tasks there are questions with a negative id: kind `evaluate`, whose answer
+is for the history, `figures` at the end, both with the model as `w`, and `survey` before the start.
+No method ever sees them.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
 
+from aspire.engines import survey
+from aspire.engines.carrier import Crew
 from aspire.problem.figures import figures_of
 from aspire.problem.sites import Site
-from aspire.protocol import EVALUATION, FIGURES, LARGEST, NoState, task_objection
+from aspire.protocol import EVALUATION, FIGURES, LARGEST, SURVEY, NoState, task_objection
 from aspire.runs.evaluation import Evaluation, FinalFigures
 from aspire.types import Kind, Method, Report, Task
 
@@ -24,8 +27,8 @@ __all__ = ["Crew", "NoState", "look_ahead", "objection", "questions", "serve"]
 logger = logging.getLogger("aspire")
 EVALUATE = "evaluate"
 AT_THE_END = "figures"
-ASKED = {EVALUATE: EVALUATION, AT_THE_END: FIGURES}  # the kinds of questions
-Crew = Sequence[Callable[[], tuple[Method, Site]]]  # one a site, called where its data is
+# the kinds of questions
+ASKED = {EVALUATE: EVALUATION, AT_THE_END: FIGURES, survey.SURVEY: SURVEY}
 
 
 def objection(
@@ -50,6 +53,8 @@ def serve(method: Method, local: Site, worker: Any, task: Task) -> tuple[Any, Re
         task = replace(task, vectors={k: v.to(device) for k, v in task.vectors.items()})
     if task.kind == EVALUATE:
         return worker, evaluation(local, task)
+    if task.kind == survey.SURVEY:
+        return worker, survey.survey(local, task)
     if task.kind == AT_THE_END:
         found = figures_of(local, task.vectors["w"], task.scalars["bound"] or None)
         return worker, Report(task.worker, task.id, {}, found)

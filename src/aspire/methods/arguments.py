@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
 
-from aspire.arguments import whole_number
+from aspire.arguments import shown, whole_number
 from aspire.core.presets import FLATTEST
 from aspire.core.schedules import positive, robust
 from aspire.methods.baselines.state import State
-from aspire.sets.checks import distribution
-from aspire.types import Array
+from aspire.sets import checks
+from aspire.types import Array, Facts, Method, RunFacts
 
 POWER = 12  # power iterations of a probe, where a rate is to be guessed
 
@@ -28,14 +29,26 @@ def check(
     return {**counts, **rates}
 
 
-def prior_over(n: int, prior: Any) -> Array:
-    """q over n sites; None: even."""
-    q = distribution(prior)
+def prior_over(facts: Facts, prior: Any) -> Array:
+    """q over the sites; None: even."""
+    n = facts.sites
+    q = checks.prior_over(prior, facts.names, facts.samples)
+    if q is None and prior is not None:
+        raise ValueError(f"prior={shown(prior)}: expected sites whose names and sizes are known")
     if q is None:
         return np.full(n, 1.0 / n)
     if len(q) != n:
         raise ValueError(f"prior has {len(q)} entries: expected one for each of the {n} sites")
     return q
+
+
+def refit(make: Callable[..., Method], rules: Any) -> Callable[[RunFacts], Method] | None:
+    """`Method.fit` where the prior depends on the sites; `rules`: the arguments of `make`."""
+    given = {field.name: getattr(rules, field.name) for field in fields(rules)}
+    uncertainty = given.pop("uncertainty")
+    if uncertainty is None or not uncertainty.pending:
+        return None
+    return lambda run: make(uncertainty.over(run.names, run.samples), **given)
 
 
 def first_rate(master: State, rate: float | None) -> float:

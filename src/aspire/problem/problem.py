@@ -20,6 +20,13 @@ from aspire.problem.objective import LOSSES, Flat, Loss, Objective, is_linear
 from aspire.problem.samples import Samples, named, parts_of
 from aspire.problem.sites import Pool, Site, pooled, pooled_scores
 from aspire.problem.sources import Collate
+from aspire.problem.standardization import (
+    WHEN_ASKED,
+    Moments,
+    Standardization,
+    combined,
+    moments_of,
+)
 from aspire.problem.trial import Moves, Trial
 from aspire.problem.values import check_values
 from aspire.types import Array, Facts
@@ -62,6 +69,8 @@ class Problem:
     sites: tuple[Site, ...]  # None, by a cast, where the data is elsewhere: see `build`
     batch_size: int | None = None  # None: whole sites
     execution: str | None = None  # how gradients are computed; None: not decided here
+    samples: tuple[int, ...] | None = None  # in the training parts; None: not known
+    standardization: Standardization | None = None  # of all inputs; None: as they were given
 
     def facts(self, present: tuple[int, ...] | None = None) -> Facts:
         """What a method may know before it starts; `present`: who is there, None: all."""
@@ -77,6 +86,7 @@ class Problem:
             tensors,
             self.flat.buffers,
             self.names,
+            self.samples,
         )
 
     def sizes(self) -> tuple[Array, Array, Array]:
@@ -139,12 +149,14 @@ def build(
     execution: str | None = None,
     metrics: tuple[Metric, ...] = (),
     collate_fn: Collate | None = None,
+    standardize: bool | str | Standardization = False,
 ) -> Problem:
     """Check the model against the sites and put both together.
 
     With `elsewhere` a site may be None: then another process has its data, and this one its name.
     A site with more samples than `judged` reports its loss on a fixed sample of that size;
     `judged_on` is the part that it is of, 'train' or 'val'.
+    `standardize` is True, False, how, or WHEN_ASKED: then sites tell their moments.
     `execution` is 'auto' or one of `execution.NAMES`; None: as `Objective` says.
     """
     if collate_fn is not None:
@@ -152,7 +164,7 @@ def build(
     given: dict[str, Any] = {"loss": loss, "batch_size": batch_size, "weight_decay": weight_decay}
     given |= {"device": device, "seed": seed, "buffers": buffers, "precision": precision}
     given |= {"judged": judged, "judged_on": judged_on}
-    given |= {"execution": execution, "collate_fn": collate_fn}
+    given |= {"execution": execution, "collate_fn": collate_fn, "standardize": standardize}
     given |= {"metrics": metrics}
     known = named(sites)
     model = initialised(model, known, seed, collate_fn)
@@ -181,6 +193,7 @@ def _built(
     execution: str | None,
     metrics: tuple[Metric, ...],
     collate_fn: Collate | None,
+    standardize: bool | str | Standardization,
     changing: Sequence[str],
 ) -> Problem:
     if batch_size is not None and batch_size != AUTO:
@@ -197,10 +210,9 @@ def _built(
     }
     batch_size = batch_size_of(batch_size, [train for train, _, _ in parts.values()])
     trial = Trial(objective)
-    for (number, _), several in parts.items():
-        for part in several:
-            if part is not None:
-                trial.convert(part, number)
+    for number, part in present(parts):
+        trial.convert(part, number)
+    by = standardized(standardize, objective, parts)
     if execution is not None and parts:
         objective = decided(execution, objective, next(iter(parts.values()))[0])
     pool, starts = pooled([train for train, _, _ in parts.values()], objective)
@@ -210,9 +222,8 @@ def _built(
         if not alike:
             check_values(objective, train)
             trial.start(train, number)
-        for part in (test, val):
-            if part is not None:
-                check_values(objective, part)
+        for part in filter(None, (test, val)):
+            check_values(objective, part)
         sample, val_sample = (
             None if batch_size is None else fixed_sample(part, seed, number, judged)
             for part in (train, val if judged_on == "val" else None)
@@ -230,11 +241,43 @@ def _built(
             val=val,
             on_val=judged_on == "val",
             val_sample=val_sample,
+            tells=standardize == WHEN_ASKED,
             metrics=metrics,
         )
     try_out(made, flat.start)
     names = tuple(str(name) for name in known)
-    return Problem(flat, names, tuple(made), batch_size, objective.execution)
+    samples = None if len(parts) < len(made) else tuple(site.train.size for site in made)
+    return Problem(flat, names, tuple(made), batch_size, objective.execution, samples, by)
+
+
+Parts = Mapping[tuple[int, Any], tuple[Samples, Samples | None, Samples | None]]
+
+
+def present(parts: Parts) -> list[tuple[int, Samples]]:
+    """All parts, each with the number of its site."""
+    pairs = ((number, part) for (number, _), several in parts.items() for part in several)
+    return [(number, part) for number, part in pairs if part is not None]
+
+
+def standardized(
+    asked: bool | str | Standardization, objective: Objective, parts: Parts
+) -> Standardization | None:
+    """How inputs are standardised, if they are; from here on the parts hand them out so."""
+    if asked is True and parts:
+        asked = combined([_moments(objective, n, train) for (n, _), (train, *_) in parts.items()])
+    if not isinstance(asked, Standardization):
+        return None
+    for _, part in present(parts):
+        part.standardize(asked)
+        part.notes += asked.notes
+    return asked
+
+
+def _moments(objective: Objective, number: int, part: Samples) -> Moments:
+    found = moments_of(part, number, objective.flat.start.dtype)
+    if not bool(torch.isfinite(found.variance).all()):
+        check_values(objective, part)
+    return found
 
 
 def batch_size_of(given: int | str | None, parts: Iterable[Any]) -> int | None:

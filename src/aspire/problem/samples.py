@@ -96,6 +96,7 @@ class Samples:
         self.pair: tuple[Tensor, Tensor] | None = None
         self.classes: int | None = None  # that the model scores, where the targets are such
         self.fit = Fit()
+        self.standard: Callable[[Tensor], Tensor] | None = None  # what inputs go through then
         source = source_of(part, where, collate)
         self.source: Held | Items | None = source  # None: the pair is all there is
         self.ahead: Ahead | None = None  # batches that worker processes read
@@ -128,6 +129,13 @@ class Samples:
         else:
             self.fit = fit
 
+    def standardize(self, by: Callable[[Tensor], Tensor]) -> None:
+        """Hand out inputs as `by` makes them."""
+        if self.pair is not None:
+            self.pair = (by(self.pair[0]), self.pair[1])
+        else:
+            self.standard = by
+
     def take(self, index: Tensor) -> tuple[Any, Any]:
         if self.pair is not None:
             return self.pair[0][index], self.pair[1][index]
@@ -135,7 +143,8 @@ class Samples:
         return self._fitted(self.source.take(index))
 
     def _fitted(self, found: tuple[Any, Any]) -> tuple[Any, Any]:
-        return self.fit(*(each(self._here, x) for x in found))
+        inputs, targets = self.fit(*(each(self._here, x) for x in found))
+        return inputs if self.standard is None else self.standard(inputs), targets
 
     @property
     def workers(self) -> bool:

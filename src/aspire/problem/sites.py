@@ -21,6 +21,7 @@ from aspire.problem.objective import Objective, classifies
 from aspire.problem.samples import CHUNK, Samples
 from aspire.problem.seeds import seeded
 from aspire.problem.stacks import Stack
+from aspire.problem.standardization import Moments, moments_of
 from aspire.types import Array, Local, Tensors
 
 POOL = 2**30  # bytes: larger data stay where they are
@@ -55,6 +56,7 @@ class Site:
     val: Samples | None = None  # never trained on: it chooses the model and ends the run
     on_val: bool = False  # its losses are reported on `val`, and not on `train`
     val_sample: Tensor | None = None  # as `sample`, of `val`
+    tells: bool = False  # the moments of its inputs, when it is asked for them
     metrics: tuple[Metric, ...] = ()  # that are asked for, at the end
 
     def keyed(self, key: bytes) -> Site:
@@ -72,6 +74,10 @@ class Site:
         """How its samples were converted."""
         parts = (self.train, self.test, self.val)
         return tuple(note for part in parts if part is not None for note in part.notes)
+
+    @cached_property
+    def moments(self) -> Moments:
+        return moments_of(self.train, self.number, self.objective.flat.start.dtype)
 
     @cached_property
     def batch_samples(self) -> int:
@@ -405,6 +411,12 @@ def stacked(rows: Sequence[Tensor]) -> Tensor:
     if all(row is rows[0] for row in rows) and rows[0].device.type != "cpu":
         return rows[0].expand(len(rows), -1)
     return rows[0].unsqueeze(0) if len(rows) == 1 else torch.stack(list(rows))
+
+
+def rows_of(w: Tensor) -> Sequence[Tensor]:
+    """Its rows, each in memory of its own: a view of one would keep the others there."""
+    rows = w.unbind(0)
+    return rows if len(rows) == 1 else [row.clone() for row in rows]
 
 
 def _pooled_gradients(sites: Sequence[Site], w: Tensor, draws: Sequence[int]) -> Tensor:

@@ -25,6 +25,7 @@ from queue import Full, Queue
 from typing import Any, TypeVar
 
 from aspire.arguments import kind, shown
+from aspire.problem.failures import told
 
 logger = logging.getLogger("aspire")
 STOP = "stop"
@@ -52,7 +53,7 @@ class RunFacts:
 
 def check_callbacks(given: Any) -> None:
     """ValueError where one of them is no callback."""
-    if isinstance(given, str | Mapping) or not isinstance(given, Iterable):
+    if not isinstance(given, list | tuple):
         raise ValueError(f"callbacks={shown(given)}: expected a list of callbacks")
     for callback in given:
         if isinstance(callback, type) or not any(hasattr(callback, hook) for hook in HOOKS):
@@ -84,8 +85,8 @@ class Callbacks:
 
     def evaluated(self, line: Mapping[str, Any]) -> None:
         for one in self._all:
-            if one.tell("on_evaluate", copy.deepcopy(line)) == STOP:
-                self.stop = True
+            answer = one.tell("on_evaluate", copy.deepcopy(line))
+            self.stop = self.stop or (isinstance(answer, str) and answer == STOP)
 
     def _tell(self, hook: str, argument: Any) -> None:
         for one in self._all:
@@ -104,13 +105,13 @@ class _Called:
         self.left_out = False
 
     def tell(self, hook: str, argument: Any) -> Any:
-        method = getattr(self.callback, hook, None)
-        if self.left_out or method is None:
+        if self.left_out:
             return None
         try:
-            return method(argument)
+            method = getattr(self.callback, hook, None)
+            return None if method is None else method(argument)
         except (Exception, SystemExit) as error:
-            self.leave_out(hook, f"raised {type(error).__name__}: {error}")
+            self.leave_out(hook, f"raised {told(error)}")
             return None
 
     def leave_out(self, hook: str, why: str) -> None:
@@ -141,12 +142,14 @@ class _Beside:
             self._called.leave_out(hook, f"is {BEHIND} calls behind")
 
     def wait(self) -> None:
-        if self._called.left_out or not self._thread.is_alive():
-            return
-        self._calls.put(None)
-        self._thread.join(WAIT)
-        if self._thread.is_alive():
-            self._called.leave_out("the end", f"has not come in {WAIT:g} s")
+        try:
+            self._calls.put_nowait(None)
+        except Full:
+            return  # nothing more can be told: the thread is left to itself
+        if self._thread.is_alive() and not self._called.left_out:
+            self._thread.join(WAIT)
+            if self._thread.is_alive():
+                self._called.leave_out("the end", f"has not come in {WAIT:g} s")
 
     def _work(self) -> None:
         while (call := self._calls.get()) is not None:

@@ -1,8 +1,8 @@
 """Files of a run: whole or not there, and a sentence about what cannot be read.
 
 A run folder holds run.json, run.lock, events.jsonl, history.jsonl, status.json, checkpoints/,
-reports/ (log level vectors), and at the end model.safetensors, README.md and result.json. `folder`
-says who may write there.
+reports/ (log level vectors), survey.json where sites were asked something before the training, and
+at the end model.safetensors, README.md and result.json. `folder` says who may write there.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ RUN = "run.json"
 HISTORY = "history.jsonl"
 MODEL = "model.safetensors"
 RESULT = "result.json"
+SURVEY = "survey.json"  # what all sites were asked before the training, where they were
 README = "README.md"
 SEAL = "checksum"  # of all other keys of a JSON file
 

@@ -30,7 +30,7 @@ logger = logging.getLogger("aspire")
 LOCK = "run.lock"
 STATUS = "status.json"
 FILES = (
-    *(rundir.RUN, rundir.HISTORY, rundir.MODEL, rundir.README, rundir.RESULT),
+    *(rundir.RUN, rundir.HISTORY, rundir.MODEL, rundir.README, rundir.RESULT, rundir.SURVEY),
     *(events.NAME, STATUS, LOCK),
 )
 LIMITS = {"patience", "min_sites", "deadline", "checkpoint_seconds", "tensorboard"}

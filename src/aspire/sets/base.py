@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Any, Self
 
@@ -46,11 +47,27 @@ class UncertaintySet(ABC):
     def for_sites(self, n: int) -> Self:
         """This set over n sites; ValueError if it was made for another number."""
         n = checks.site_count(n)
+        if self.pending:
+            raise ValueError(f"the prior depends on the sites, call over(...) first: {self!r}")
         if self.size is None:
             return self._bind(n)
         if self.size != n:
             raise ValueError(f"this set is over {self.size} sites, got {n}: {self!r}")
         return self
+
+    @property
+    def pending(self) -> bool:
+        """Whether its prior, by name or by size, is known only with the sites."""
+        return checks.waits(self._state().get("prior"))
+
+    def over(self, names: Sequence[str], samples: Sequence[int] | None = None) -> Self:
+        """This set with a prior by name or by size as a vector, as far as that is known.
+
+        names, samples   the sites' names and numbers of training samples, in their order
+        """
+        prior = checks.prior_over(self._state().get("prior"), names, samples)
+        known = self.pending and prior is not None
+        return replace(self, prior=prior) if known else self  # type: ignore[type-var]
 
     def upper(self) -> Vec:
         """u_j = max over p in P of p_j, the largest weight that the set allows site j."""
@@ -102,7 +119,7 @@ class UncertaintySet(ABC):
     def size(self) -> int | None:
         """N, or None while it is not known."""
         prior = self._state()["prior"]
-        return None if prior is None else np.size(prior)
+        return None if prior is None or self.pending else np.size(prior)
 
     def nominal(self) -> Vec:
         """The prior q (or the centre of a set that has none): a fresh float64 vector."""

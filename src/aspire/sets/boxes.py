@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -142,13 +143,13 @@ class CVaR(UncertaintySet):
     """p_j <= q_j / (1 - beta): the mean over the worst 1 - beta of the prior mass."""
 
     beta: float
-    prior: ArrayLike | None = None
+    prior: ArrayLike | Mapping[str, float] | None = None
 
     def __post_init__(self) -> None:
         beta = checks.number("beta", self.beta)
         if beta >= 1:
             raise ValueError(f"beta must be in [0, 1), got {beta:g}")
-        checks.freeze(self, beta=beta, prior=checks.distribution(self.prior))
+        checks.freeze(self, beta=beta, prior=checks.prior_of(self.prior))
 
     def _argmax(self, f: Vec) -> Vec:
         q = self.nominal()
@@ -166,11 +167,11 @@ class TotalVariation(UncertaintySet):
     """sum_j |p_j - q_j| <= radius; the total variation distance is half of that sum."""
 
     radius: float
-    prior: ArrayLike | None = None
+    prior: ArrayLike | Mapping[str, float] | None = None
 
     def __post_init__(self) -> None:
         radius: Any = checks.number("radius", self.radius)
-        checks.freeze(self, radius=radius, prior=checks.distribution(self.prior))
+        checks.freeze(self, radius=radius, prior=checks.prior_of(self.prior))
 
     def _argmax(self, f: Vec) -> Vec:
         """Move min(radius/2, 1 - q_top) from the lowest losses to the largest one.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -51,7 +52,7 @@ class CDNorm(UncertaintySet):
     anything >= N is a box.
     """
 
-    prior: ArrayLike | None = None
+    prior: ArrayLike | Mapping[str, float] | None = None
     radius: ArrayLike | None = None
     budget: float | None = None
 
@@ -60,19 +61,11 @@ class CDNorm(UncertaintySet):
             if value is None:
                 raise ValueError(f"{name} must be given, got None")
         radius: Any = checks.numbers("radius", self.radius)
-        prior = checks.prior_for(checks.distribution(self.prior), radius=radius)
-        if prior is not None and np.ndim(radius) == 0:
+        prior = checks.prior_for(checks.prior_of(self.prior), radius=radius)
+        if isinstance(prior, np.ndarray) and np.ndim(radius) == 0:
             radius = np.full(prior.size, radius)
         budget = checks.number("budget", self.budget)
         checks.freeze(self, prior=prior, radius=radius, budget=budget)
-
-    @property
-    def size(self) -> int | None:
-        return None if self.prior is None else np.size(self.prior)
-
-    def nominal(self) -> Vec:
-        self._need_size()
-        return np.array(self.prior, dtype=np.float64)
 
     def _bind(self, n: int) -> Self:
         return type(self)(checks.uniform(n), self.radius, self.budget)

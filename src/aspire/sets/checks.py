@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import reprlib
 import sys
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ Index = NDArray[np.intp]
 
 PRIOR_TOL = 1e-6  # how far a given prior may be from summing to one
 TINY = 1e-150  # smaller arguments count as 0, so that their squares and inverses stay finite
+BY_SIZE = "size"  # a prior: by the number of training samples
 SUM_TOL = 1e-9  # how far the bounds of a box may miss one
 
 
@@ -88,6 +90,32 @@ def numbers(name: str, value: Any) -> float | Vec:
     return array if array.ndim else float(array)
 
 
+def prior_of(value: Any) -> Any:
+    """A prior as a set keeps it: as `distribution`, or what waits for the sites to be known."""
+    if isinstance(value, str) and value == BY_SIZE:
+        return value
+    return dict(value) if isinstance(value, Mapping) else distribution(value)
+
+
+def prior_over(
+    prior: Any, names: Sequence[str] = (), samples: Sequence[int] | None = None
+) -> Vec | None:
+    """The prior over sites of these names and training samples; None: not known yet, or even."""
+    if isinstance(prior, str) and prior == BY_SIZE:
+        return None if samples is None else np.asarray(samples, dtype=float) / sum(samples)
+    if not isinstance(prior, Mapping):
+        return distribution(prior)
+    if not names:
+        return None
+    given = {str(name): weight for name, weight in prior.items()}
+    missing = [name for name in names if name not in given]
+    strange = [name for name in given if name not in names]
+    if missing or strange:
+        fault = f"no weight for site {missing[0]!r}" if missing else f"no site {strange[0]!r}"
+        raise ValueError(f"prior={brief(prior)}: {fault}: expected one weight for each site")
+    return distribution([given[name] for name in names])
+
+
 def distribution(value: Any) -> Vec | None:
     """The prior q: None (uniform once N is known), or weights >= 0 that sum to one."""
     if value is None:
@@ -109,14 +137,21 @@ def uniform(n: int) -> Vec:
     return np.full(n, 1.0 / n)
 
 
-def prior_for(prior: Vec | None, **others: float | Vec) -> Vec | None:
+def prior_for(prior: Any, **others: float | Vec) -> Any:
     """The prior, made uniform where another argument says how many sites there are."""
+    if waits(prior):
+        return prior
     lengths = {name: np.shape(v)[0] for name, v in others.items() if np.ndim(v)}
     if prior is not None:
         lengths = {"prior": prior.size, **lengths}
     if len(set(lengths.values())) > 1:
         raise ValueError(f"one entry per site was expected, got lengths {lengths}")
     return uniform(next(iter(lengths.values()))) if prior is None and lengths else prior
+
+
+def waits(prior: Any) -> bool:
+    """Whether it is known only with the sites."""
+    return isinstance(prior, str | Mapping)
 
 
 def site_count(n: Any) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -65,11 +66,11 @@ class KL(UncertaintySet):
     """sum_j p_j log(p_j / q_j) <= radius."""
 
     radius: float
-    prior: ArrayLike | None = None
+    prior: ArrayLike | Mapping[str, float] | None = None
 
     def __post_init__(self) -> None:
         radius = checks.number("radius", self.radius)
-        checks.freeze(self, radius=radius, prior=checks.distribution(self.prior))
+        checks.freeze(self, radius=radius, prior=checks.prior_of(self.prior))
 
     def _argmax(self, f: Vec) -> Vec:
         """p ~ q exp(f / alpha), or q on the largest losses alone if the radius reaches that."""
@@ -139,11 +140,11 @@ class ChiSquare(UncertaintySet):
     """sum_j (p_j - q_j)^2 / q_j <= radius."""
 
     radius: float
-    prior: ArrayLike | None = None
+    prior: ArrayLike | Mapping[str, float] | None = None
 
     def __post_init__(self) -> None:
         radius = checks.number("radius", self.radius)
-        checks.freeze(self, radius=radius, prior=checks.distribution(self.prior))
+        checks.freeze(self, radius=radius, prior=checks.prior_of(self.prior))
 
     def _argmax(self, f: Vec) -> Vec:
         """p ~ q (f - eta)+, or q on the largest losses alone if the radius reaches that."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -40,24 +41,16 @@ class Ellipsoid(UncertaintySet):
 
     radius: float
     covariance: ArrayLike
-    prior: ArrayLike | None = None
+    prior: ArrayLike | Mapping[str, float] | None = None
 
     def __post_init__(self) -> None:
         radius = checks.number("radius", self.radius)
         sigma: Any = checks.floats("covariance", self.covariance)
         sigma = _matrix(sigma) if sigma.ndim > 1 else checks.numbers("covariance", sigma)
-        prior = checks.prior_for(checks.distribution(self.prior), covariance=sigma)
-        if prior is not None and np.ndim(sigma) == 0:
+        prior = checks.prior_for(checks.prior_of(self.prior), covariance=sigma)
+        if isinstance(prior, np.ndarray) and np.ndim(sigma) == 0:
             sigma = np.full(prior.size, sigma)
         checks.freeze(self, radius=radius, covariance=sigma, prior=prior)
-
-    @property
-    def size(self) -> int | None:
-        return None if self.prior is None else np.size(self.prior)
-
-    def nominal(self) -> Vec:
-        self._need_size()
-        return np.array(self.prior, dtype=np.float64)
 
     def _bind(self, n: int) -> Self:
         return type(self)(self.radius, self.covariance, checks.uniform(n))

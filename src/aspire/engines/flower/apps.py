@@ -32,8 +32,14 @@ from aspire.api.user_file import (
     with_usual,
 )
 from aspire.engines.flower.carrier import GridCarrier
-from aspire.engines.flower.messages import PROTOCOL, from_report, to_task
+from aspire.engines.flower.messages import (
+    PROTOCOL,
+    from_report,
+    standardization_in,
+    to_task,
+)
 from aspire.engines.serve import objection, serve
+from aspire.problem.standardization import WHEN_ASKED
 from aspire.types import Kind
 
 logger = logging.getLogger("flwr")  # what it says is shown by `flwr run --stream`
@@ -156,7 +162,9 @@ def client_app(file: str | Path) -> ClientApp:
         task = to_task(message.content)
         name = site_of(Path(file), context)
         source = read(Path(file))
-        method, local = member(source, options_of(context.run_config, source)[0], name)
+        options = options_of(context.run_config, source)[0]
+        by = standardization_in(message.content) or WHEN_ASKED
+        method, local = member(source, options, name, standardize=by)
         if task.worker != local.number:
             raise ValueError(
                 f"task {task.id} is for site number {task.worker}: expected {local.number}, {name}"

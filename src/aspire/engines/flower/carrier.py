@@ -18,7 +18,8 @@ from torch import Tensor
 
 from aspire.engines.carrier import Arrival, Back, Gone
 from aspire.engines.flower.messages import PROTOCOL, from_task, to_report
-from aspire.engines.serve import ASKED
+from aspire.engines.serve import ASKED, Crew
+from aspire.problem.standardization import Standardization
 from aspire.types import Kind, Report, Task
 
 logger = logging.getLogger("aspire")
@@ -44,13 +45,14 @@ class GridCarrier:
     last: dict[int, Tensor] = field(default_factory=dict)  # worker -> w, as last reported
     failures: dict[int, int] = field(default_factory=dict)
     looked: float = float("-inf")
+    by: Standardization | None = None  # of the sites' inputs
 
     # ------------------------------------------------------------ the carrier's three functions
 
     def send(self, tasks: Sequence[Task]) -> None:
         tasks = [self._whole(task) for task in tasks if task.worker in self.nodes]
         messages = [
-            Message(from_task(task), self.nodes[task.worker], _message_type(task.kind))
+            Message(from_task(task, self.by), self.nodes[task.worker], _message_type(task.kind))
             for task in tasks
         ]
         for task, message in zip(tasks, self._push(messages), strict=True):
@@ -69,6 +71,10 @@ class GridCarrier:
         """Its node stays; unless the site stays out, it is taken for new at the next look."""
         if not for_good:
             self.nodes.pop(worker, None)
+
+    def standardize(self, by: Standardization, crew: Crew | None) -> None:
+        """Every task says so, since the process that does it is a new one."""
+        self.by = by
 
     def close(self) -> None:
         """Messages that nobody pulls any more expire with the run."""

@@ -15,14 +15,32 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from torch import Tensor
 
+from aspire.problem.standardization import Standardization
 from aspire.types import Report, Task
 
 PROTOCOL = 1
+STANDARD = "standardization"  # a record beside those of a task
 
 
-def from_task(task: Task) -> RecordDict:
+def from_task(task: Task, by: Standardization | None = None) -> RecordDict:
+    """With how the site's inputs are standardised, if they are."""
     about = {"worker": task.worker, "task": task.id, "kind": task.kind}
-    return _records(about, task.vectors, task.scalars)
+    records = _records(about, task.vectors, task.scalars)
+    if by is not None:
+        records[STANDARD] = ArrayRecord(_arrays({"mean": by.mean, "std": by.std}))
+    return records
+
+
+def standardization_in(records: RecordDict) -> Standardization | None:
+    """What `from_task` put beside the task."""
+    arrays = records.get(STANDARD)
+    if not isinstance(arrays, ArrayRecord):
+        return None
+    found = {name: _vector(name, array) for name, array in arrays.items()}
+    mean, std = (found.get(name) for name in ("mean", "std"))
+    if mean is None or std is None or mean.shape != std.shape:
+        raise ValueError(f"a message standardises by {sorted(found)}: expected mean and std")
+    return Standardization(mean, std)
 
 
 def to_task(records: RecordDict) -> Task:
@@ -51,14 +69,17 @@ def _numbers(about: Mapping[str, Any]) -> tuple[int, int]:
 def _records(
     about: dict[str, Any], vectors: Mapping[str, Tensor], scalars: Mapping[str, float]
 ) -> RecordDict:
-    arrays = {name: Array(vector.detach().cpu().numpy()) for name, vector in vectors.items()}
     return RecordDict(
         {
             "about": ConfigRecord({"protocol": PROTOCOL, **about}),
-            "vectors": ArrayRecord(arrays),
+            "vectors": ArrayRecord(_arrays(vectors)),
             "scalars": MetricRecord({name: float(value) for name, value in scalars.items()}),
         }
     )
+
+
+def _arrays(vectors: Mapping[str, Tensor]) -> dict[str, Array]:
+    return {name: Array(vector.detach().cpu().numpy()) for name, vector in vectors.items()}
 
 
 def _parts(

@@ -23,14 +23,16 @@ from typing import Any
 import grpc
 from grpc import aio
 
-from aspire.engines.carrier import Arrival, Gone
+from aspire.engines.carrier import Arrival, Crew, Gone
 from aspire.engines.grpc import kits
 from aspire.engines.grpc.connections import Connection, Line, Terms, certified_name, hello_of
 from aspire.engines.grpc.loops import Beside, InTurns, Loop
 from aspire.engines.grpc.messages import CHUNK, LONG, MAJOR, MINOR, OVERHEAD, Refusal
 from aspire.engines.grpc.meter import Meter
+from aspire.engines.grpc.standards import with_standardization
 from aspire.engines.grpc.traffic import LOOK, Traffic, is_long
 from aspire.engines.grpc.wire_pb2 import Hello, ToSite, Welcome
+from aspire.problem.standardization import Standardization
 from aspire.types import Report, Task
 
 logger = logging.getLogger("aspire")
@@ -98,6 +100,10 @@ class Server:
     def dismiss(self, worker: int, reason: str, *, for_good: bool) -> None:
         self.loop.call(self._dismiss, worker, reason, for_good)
 
+    def standardize(self, by: Standardization, crew: Crew | None) -> None:
+        """The sites are sent away, and learn it when they call again."""
+        self.loop.call(self._renew, with_standardization(self.terms, by))
+
     def close(self) -> None:
         """Say that the run is over; with an exception on its way it is not, and sites wait."""
         if not self._closed:
@@ -161,6 +167,12 @@ class Server:
             connection = self.numbered[task.worker].connection
             if connection is not None:
                 connection.hand(task)
+
+    def _renew(self, terms: Terms) -> None:
+        self.terms = terms
+        for line in self.numbered:
+            if line.connection is not None:
+                line.connection.end(grpc.StatusCode.UNAVAILABLE, "settings have changed")
 
     def _dismiss(self, worker: int, reason: str, for_good: bool) -> None:
         line = self.numbered[worker]

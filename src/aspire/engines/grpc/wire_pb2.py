@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1e\x61spire/engines/grpc/wire.proto\x12\x11\x61spire.federation\"9\n\x08\x46romSite\x12\'\n\x06report\x18\x02 \x01(\x0b\x32\x17.aspire.federation.PartJ\x04\x08\x01\x10\x02\"\x94\x01\n\x06ToSite\x12-\n\x07welcome\x18\x01 \x01(\x0b\x32\x1a.aspire.federation.WelcomeH\x00\x12\'\n\x04task\x18\x02 \x01(\x0b\x32\x17.aspire.federation.PartH\x00\x12\'\n\x04over\x18\x03 \x01(\x0b\x32\x17.aspire.federation.OverH\x00\x42\t\n\x07\x63ontent\"d\n\x05Hello\x12\r\n\x05major\x18\x01 \x01(\r\x12\r\n\x05minor\x18\x02 \x01(\r\x12\x0c\n\x04site\x18\x03 \x01(\t\x12\x12\n\nparameters\x18\x04 \x01(\x04\x12\r\n\x05\x64type\x18\x05 \x01(\t\x12\x0c\n\x04\x66ile\x18\x06 \x01(\x0c\"t\n\x07Welcome\x12\r\n\x05major\x18\x01 \x01(\r\x12\r\n\x05minor\x18\x02 \x01(\r\x12\x0e\n\x06server\x18\x03 \x01(\x0c\x12-\n\x08settings\x18\x04 \x01(\x0b\x32\x1b.aspire.federation.Settings\x12\x0c\n\x04\x66ile\x18\x05 \x01(\x0c\"i\n\x08Settings\x12\x12\n\nbatch_size\x18\x03 \x01(\r\x12\x14\n\x0cweight_decay\x18\x04 \x01(\x01\x12\x0e\n\x06method\x18\t \x01(\t\x12\x11\n\targuments\x18\n \x01(\tJ\x04\x08\x01\x10\x02J\x04\x08\x02\x10\x03J\x04\x08\x05\x10\t\"\x16\n\x04Over\x12\x0e\n\x06reason\x18\x01 \x01(\t\"?\n\x04Part\x12)\n\x06header\x18\x01 \x01(\x0b\x32\x19.aspire.federation.Header\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\"\xbd\x01\n\x06Header\x12\n\n\x02id\x18\x01 \x01(\x12\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\x37\n\x07scalars\x18\x03 \x03(\x0b\x32&.aspire.federation.Header.ScalarsEntry\x12*\n\x07vectors\x18\x04 \x03(\x0b\x32\x19.aspire.federation.Vector\x1a.\n\x0cScalarsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01J\x04\x08\x05\x10\x06\"&\n\x06Vector\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06length\x18\x02 \x01(\x04\x32Q\n\nFederation\x12\x43\n\x05Serve\x12\x1b.aspire.federation.FromSite\x1a\x19.aspire.federation.ToSite(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1e\x61spire/engines/grpc/wire.proto\x12\x11\x61spire.federation\"9\n\x08\x46romSite\x12\'\n\x06report\x18\x02 \x01(\x0b\x32\x17.aspire.federation.PartJ\x04\x08\x01\x10\x02\"\x94\x01\n\x06ToSite\x12-\n\x07welcome\x18\x01 \x01(\x0b\x32\x1a.aspire.federation.WelcomeH\x00\x12\'\n\x04task\x18\x02 \x01(\x0b\x32\x17.aspire.federation.PartH\x00\x12\'\n\x04over\x18\x03 \x01(\x0b\x32\x17.aspire.federation.OverH\x00\x42\t\n\x07\x63ontent\"d\n\x05Hello\x12\r\n\x05major\x18\x01 \x01(\r\x12\r\n\x05minor\x18\x02 \x01(\r\x12\x0c\n\x04site\x18\x03 \x01(\t\x12\x12\n\nparameters\x18\x04 \x01(\x04\x12\r\n\x05\x64type\x18\x05 \x01(\t\x12\x0c\n\x04\x66ile\x18\x06 \x01(\x0c\"t\n\x07Welcome\x12\r\n\x05major\x18\x01 \x01(\r\x12\r\n\x05minor\x18\x02 \x01(\r\x12\x0e\n\x06server\x18\x03 \x01(\x0c\x12-\n\x08settings\x18\x04 \x01(\x0b\x32\x1b.aspire.federation.Settings\x12\x0c\n\x04\x66ile\x18\x05 \x01(\x0c\"\x84\x01\n\x08Settings\x12\x12\n\nbatch_size\x18\x03 \x01(\r\x12\x14\n\x0cweight_decay\x18\x04 \x01(\x01\x12\x0e\n\x06method\x18\t \x01(\t\x12\x11\n\targuments\x18\n \x01(\t\x12\x0c\n\x04mean\x18\x0b \x01(\x0c\x12\x0b\n\x03std\x18\x0c \x01(\x0cJ\x04\x08\x01\x10\x02J\x04\x08\x02\x10\x03J\x04\x08\x05\x10\t\"\x16\n\x04Over\x12\x0e\n\x06reason\x18\x01 \x01(\t\"?\n\x04Part\x12)\n\x06header\x18\x01 \x01(\x0b\x32\x19.aspire.federation.Header\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\"\xbd\x01\n\x06Header\x12\n\n\x02id\x18\x01 \x01(\x12\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\x37\n\x07scalars\x18\x03 \x03(\x0b\x32&.aspire.federation.Header.ScalarsEntry\x12*\n\x07vectors\x18\x04 \x03(\x0b\x32\x19.aspire.federation.Vector\x1a.\n\x0cScalarsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01J\x04\x08\x05\x10\x06\"&\n\x06Vector\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06length\x18\x02 \x01(\x04\x32Q\n\nFederation\x12\x43\n\x05Serve\x12\x1b.aspire.federation.FromSite\x1a\x19.aspire.federation.ToSite(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -41,18 +41,18 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_HELLO']._serialized_end=363
   _globals['_WELCOME']._serialized_start=365
   _globals['_WELCOME']._serialized_end=481
-  _globals['_SETTINGS']._serialized_start=483
-  _globals['_SETTINGS']._serialized_end=588
-  _globals['_OVER']._serialized_start=590
-  _globals['_OVER']._serialized_end=612
-  _globals['_PART']._serialized_start=614
-  _globals['_PART']._serialized_end=677
-  _globals['_HEADER']._serialized_start=680
-  _globals['_HEADER']._serialized_end=869
-  _globals['_HEADER_SCALARSENTRY']._serialized_start=817
-  _globals['_HEADER_SCALARSENTRY']._serialized_end=863
-  _globals['_VECTOR']._serialized_start=871
-  _globals['_VECTOR']._serialized_end=909
-  _globals['_FEDERATION']._serialized_start=911
-  _globals['_FEDERATION']._serialized_end=992
+  _globals['_SETTINGS']._serialized_start=484
+  _globals['_SETTINGS']._serialized_end=616
+  _globals['_OVER']._serialized_start=618
+  _globals['_OVER']._serialized_end=640
+  _globals['_PART']._serialized_start=642
+  _globals['_PART']._serialized_end=705
+  _globals['_HEADER']._serialized_start=708
+  _globals['_HEADER']._serialized_end=897
+  _globals['_HEADER_SCALARSENTRY']._serialized_start=845
+  _globals['_HEADER_SCALARSENTRY']._serialized_end=891
+  _globals['_VECTOR']._serialized_start=899
+  _globals['_VECTOR']._serialized_end=937
+  _globals['_FEDERATION']._serialized_start=939
+  _globals['_FEDERATION']._serialized_end=1020
 # @@protoc_insertion_point(module_scope)

@@ -53,16 +53,20 @@ class Welcome(_message.Message):
     def __init__(self, major: _Optional[int] = ..., minor: _Optional[int] = ..., server: _Optional[bytes] = ..., settings: _Optional[_Union[Settings, _Mapping]] = ..., file: _Optional[bytes] = ...) -> None: ...
 
 class Settings(_message.Message):
-    __slots__ = ("batch_size", "weight_decay", "method", "arguments")
+    __slots__ = ("batch_size", "weight_decay", "method", "arguments", "mean", "std")
     BATCH_SIZE_FIELD_NUMBER: _ClassVar[int]
     WEIGHT_DECAY_FIELD_NUMBER: _ClassVar[int]
     METHOD_FIELD_NUMBER: _ClassVar[int]
     ARGUMENTS_FIELD_NUMBER: _ClassVar[int]
+    MEAN_FIELD_NUMBER: _ClassVar[int]
+    STD_FIELD_NUMBER: _ClassVar[int]
     batch_size: int
     weight_decay: float
     method: str
     arguments: str
-    def __init__(self, batch_size: _Optional[int] = ..., weight_decay: _Optional[float] = ..., method: _Optional[str] = ..., arguments: _Optional[str] = ...) -> None: ...
+    mean: bytes
+    std: bytes
+    def __init__(self, batch_size: _Optional[int] = ..., weight_decay: _Optional[float] = ..., method: _Optional[str] = ..., arguments: _Optional[str] = ..., mean: _Optional[bytes] = ..., std: _Optional[bytes] = ...) -> None: ...
 
 class Over(_message.Message):
     __slots__ = ("reason",)

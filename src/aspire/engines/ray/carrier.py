@@ -16,6 +16,7 @@ import time
 import warnings
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -29,8 +30,9 @@ from aspire.engines.ray.post import Post
 from aspire.engines.ray.shared import Unreachable
 from aspire.engines.ray.watch import Watch
 from aspire.engines.ray.worker import NotReady
-from aspire.engines.serve import NoState, say_conversions
+from aspire.engines.serve import Crew, NoState, say_conversions
 from aspire.problem.failures import Failed, trace_of
+from aspire.problem.standardization import Standardization
 from aspire.runs.errors import Lost
 from aspire.types import Report, Task
 
@@ -258,6 +260,18 @@ class RayCarrier:
         """It keeps its process; unless it stays out, it is asked whether it is there again."""
         if not for_good:
             self._lose(worker, None)
+
+    def standardize(self, by: Standardization, crew: Crew | None) -> None:
+        """The actors load their sites again."""
+        assert crew is not None
+        self.makes = [ray.put({j: crew[j] for j in group}) for group in self.groups]
+        for actor in self.actors:
+            with suppress(RayActorError):  # it knows nothing then anyway
+                ray.get(actor.forget.remote())
+        self.busy.clear()
+        for queue in self.queues:
+            queue.clear()
+        self.wait_for_workers()
 
     def close(self) -> None:
         self.post.close()

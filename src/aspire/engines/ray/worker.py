@@ -55,6 +55,12 @@ class Worker:
             self.sites[j] = self._beside(*self.makes.pop(j)())
         return os.getpid(), self.sites[j][1].notes
 
+    def forget(self) -> None:
+        """Its sites, which are loaded again when they are asked for."""
+        self.coming = None
+        for table in (self.makes, self.sites, self.states):
+            table.clear()
+
     def _beside(self, method: Method, site: Site) -> tuple[Method, Site]:
         """A site with the model that the others have: each of its own would be a copy."""
         if not self.sites:

@@ -22,6 +22,7 @@ from aspire.core import equations, planes, stationarity
 from aspire.core.preset_names import name_at_sites, preset_of
 from aspire.core.presets import Auto
 from aspire.core.schedules import Constants, Preset, Scale
+from aspire.methods.arguments import refit
 from aspire.methods.descent import GRADIENT, alone, answers, gradient_rows
 from aspire.protocol import probe_kind, report_objection
 from aspire.sets import CDNorm, UncertaintySet
@@ -89,6 +90,7 @@ def central(
         absorb=rules.absorb,
         model=lambda master: master.average.to(master.like.dtype),
         look=rules.look,
+        fit=refit(central, rules),
         fast=Fast(many),
         kinds=rules.kinds,
         states=(Master,) if uncertainty is None else (Master, type(uncertainty)),

@@ -21,7 +21,7 @@ from aspire.core import planes, pull
 from aspire.core.preset_names import name_at_sites, preset_of
 from aspire.core.presets import Auto
 from aspire.core.schedules import Constants, Preset, usual
-from aspire.methods.arguments import check
+from aspire.methods.arguments import check, refit
 from aspire.methods.aspire_ease.consensus_state import (
     WORST,
     Master,
@@ -123,17 +123,16 @@ def step_rows(items: Sequence[Item], habits: Habits) -> list[tuple[Tensor | None
     """K times (11), with fresh batches and one task each; rows are workers."""
     tasks = [item[1] for item in items]
     locals_ = [item[2] for item in items]
-    w = sites.stacked([held(worker, task) for worker, task, _ in items])
-    v = sites.stacked([task.vectors["v"] for task in tasks])
     draws = [int(task.scalars["draws"]) for task in tasks]
     K = habits.local_steps
-    foreseen = items[0][0] if len(items) == 1 else None
-    for k in range(K):
+    w = sites.stacked([held(worker, task) for worker, task, _ in items])
+    v = sites.stacked([task.vectors["v"] for task in tasks])
+    before = w
+    gradient = first_gradients(items, w, draws)
+    w = worker_step(w, gradient, v, tasks, habits.limit)
+    for k in range(1, K):
         before = w
-        if k == 0 and isinstance(foreseen, Foreseen) and foreseen.serves(tasks[0]):
-            gradient = foreseen.gradient
-        else:
-            gradient = sites.gradients(locals_, w, [n + k for n in draws])
+        gradient = sites.gradients(locals_, w, [n + k for n in draws])
         w = worker_step(w, gradient, v, tasks, habits.limit)
     said: list[dict[str, float]] = [{"gradients": float(K)} for _ in tasks]
     due = [r for r, n in enumerate(draws) if habits.checks and check_is_due((n - 1) // K)]
@@ -143,12 +142,19 @@ def step_rows(items: Sequence[Item], habits: Habits) -> list[tuple[Tensor | None
         for r, there in zip(due, again, strict=True):
             w[r], said[r]["curvature"] = checked_step(before[r], w[r], gradient[r], there, tasks[r])
             said[r]["gradients"] += 1.0
-    # a view of one row would keep the others in memory
-    rows = w.unbind(0) if len(w) == 1 else [row.clone() for row in w]
+    rows = sites.rows_of(w)
     return [
         (rows[r], told(task, locals_[r], draws[r], rows[r], said[r], K))
         for r, task in enumerate(tasks)
     ]
+
+
+def first_gradients(items: Sequence[Item], w: Tensor, draws: Sequence[int]) -> Tensor:
+    """At the w that they start from: for one worker, perhaps what it has foreseen."""
+    worker, task, _ = items[0]
+    if len(items) == 1 and isinstance(worker, Foreseen) and worker.serves(task):
+        return worker.gradient
+    return sites.gradients([local for _, _, local in items], w, draws)
 
 
 def told(task: Task, local: Local, draws: int, w: Tensor, said: dict[str, float], K: int) -> Report:
@@ -232,6 +238,7 @@ def consensus(
         absorb=partial(absorb, rules),
         model=lambda master: master.average.to(master.w.dtype),
         look=partial(look, rules),
+        fit=refit(consensus, rules),
         fast=Fast(partial(work_many, habits=habits), partial(ahead, habits=habits)),
         kinds=rules.kinds,
         states=(Master,) if uncertainty is None else (Master, type(uncertainty)),

@@ -266,14 +266,7 @@ def admit(rules: Rules, master: Master, j: int, infos: list[Info]) -> None:
     restrict(rules, master)
     cap_claims(master, np.array([j]))
     if anybody:
-        master.planes = planes.carried_over(
-            master.planes,
-            master.present,
-            master.uncertainty,
-            master.f,
-            simplex=rules.preset.simplex,
-            joined=j,
-        )
+        carry_planes_over(rules, master, joined=j)
     else:
         master.planes = planes.only(master.prior, master.f)
     raise_kappa(rules, master, j, infos)
@@ -298,13 +291,19 @@ def leave(rules: Rules, master: Master, j: int) -> None:
     master.n -= 1
     if master.n:
         restrict(rules, master)
-        master.planes = planes.carried_over(
-            master.planes,
-            master.present,
-            master.uncertainty,
-            master.f,
-            simplex=rules.preset.simplex,
-        )
+        carry_planes_over(rules, master)
+
+
+def carry_planes_over(rules: Rules, master: Master, joined: int | None = None) -> None:
+    """The planes over those who are present now."""
+    master.planes = planes.carried_over(
+        master.planes,
+        master.present,
+        master.uncertainty,
+        master.f,
+        simplex=rules.preset.simplex,
+        joined=joined,
+    )
 
 
 def raise_kappa(rules: Rules, master: Master, j: int, infos: list[Info]) -> None:

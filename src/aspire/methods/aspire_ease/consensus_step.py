@@ -84,9 +84,7 @@ def step(rules: Rules, master: Master, tasks: list[Task], infos: list[Info]) -> 
     master.pending = {}
     if master.t % max(1000, 10 * len(master.f)) == 0:
         rebuild_sums(master)
-    # a view of one row would keep the others in memory
-    own = v.unbind(0) if len(v) == 1 else [row.clone() for row in v]
-    tasks.extend(step_tasks(rules, master, workers, own, resend=moved))
+    tasks.extend(step_tasks(rules, master, workers, sites.rows_of(v), resend=moved))
 
 
 def dual_step(rules: Rules, master: Master, reports: list[Report], rates: Rates) -> Array:

@@ -62,7 +62,7 @@ class Rules:
     # ------------------------------------------------------------ init
 
     def init(self, facts: Facts, seed: int) -> tuple[State, list[Task]]:
-        even = arguments.prior_over(facts.sites, None)
+        even = arguments.prior_over(facts, None)
         master = State(**state.fields(facts, seed, even, self.quorum))
         return master, state.probes(master, facts)
 

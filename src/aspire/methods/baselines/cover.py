@@ -27,7 +27,7 @@ def cover(
     *,
     momentum: float = 0.1,
     sampled: int = 1,
-    prior: Sequence[float] | Array | None = None,
+    prior: Sequence[float] | Mapping[str, float] | Array | str | None = None,
     average: bool = False,
 ) -> Method:
     """Return the method as a value.
@@ -56,7 +56,7 @@ class Rules:
     rate: float | None
     momentum: float
     sampled: int
-    prior: Sequence[float] | Array | None
+    prior: Sequence[float] | Mapping[str, float] | Array | str | None
     average: bool
     quorum: None = None
 
@@ -67,7 +67,7 @@ class Rules:
     # ------------------------------------------------------------ init
 
     def init(self, facts: Facts, seed: int) -> tuple[Master, list[Task]]:
-        q = arguments.prior_over(facts.sites, self.prior)
+        q = arguments.prior_over(facts, self.prior)
         master = Master(**state.fields(facts, seed, q), slope=np.zeros(facts.sites))
         return master, state.probes(master, facts)
 

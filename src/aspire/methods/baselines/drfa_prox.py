@@ -66,7 +66,7 @@ def drfa_prox(
     *,
     regularisation: float | None = None,
     sampled: int | None = None,
-    prior: Sequence[float] | Array | None = None,
+    prior: Sequence[float] | Mapping[str, float] | Array | str | None = None,
     quorum: int | None = None,
     average: bool = False,
 ) -> Method:
@@ -104,7 +104,7 @@ class Rules:
     rate_weights: float | None
     regularisation: float | None
     sampled: int | None
-    prior: Sequence[float] | Array | None
+    prior: Sequence[float] | Mapping[str, float] | Array | str | None
     quorum: int | None
     average: bool
 
@@ -117,7 +117,7 @@ class Rules:
     # ------------------------------------------------------------ init
 
     def init(self, facts: Facts, seed: int) -> tuple[Master, list[Task]]:
-        q = arguments.prior_over(facts.sites, self.prior)
+        q = arguments.prior_over(facts, self.prior)
         master = Master(**state.fields(facts, seed, q, self.quorum))
         return master, state.probes(master, facts)
 

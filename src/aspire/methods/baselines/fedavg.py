@@ -35,7 +35,7 @@ def fedavg(
     local_steps: int = 5,
     rate: float | None = None,
     *,
-    prior: Sequence[float] | Array | None = None,
+    prior: Sequence[float] | Mapping[str, float] | Array | str | None = None,
     quorum: int | None = None,
     average: bool = False,
 ) -> Method:
@@ -59,7 +59,7 @@ class Rules:
 
     local_steps: int
     rate: float | None
-    prior: Sequence[float] | Array | None
+    prior: Sequence[float] | Mapping[str, float] | Array | str | None
     quorum: int | None
     average: bool
 
@@ -70,7 +70,7 @@ class Rules:
     # ------------------------------------------------------------ init
 
     def init(self, facts: Facts, seed: int) -> tuple[State, list[Task]]:
-        q = arguments.prior_over(facts.sites, self.prior)
+        q = arguments.prior_over(facts, self.prior)
         master = State(**state.fields(facts, seed, q, self.quorum))
         return master, state.probes(master, facts)
 

@@ -27,7 +27,7 @@ def gcivr(
     *,
     period: int | None = None,
     sampled: int | None = None,
-    prior: Sequence[float] | Array | None = None,
+    prior: Sequence[float] | Mapping[str, float] | Array | str | None = None,
     average: bool = False,
 ) -> Method:
     """Return the method as a value.
@@ -53,7 +53,7 @@ class Rules:
     rate: float | None
     period: int | None
     sampled: int | None
-    prior: Sequence[float] | Array | None
+    prior: Sequence[float] | Mapping[str, float] | Array | str | None
     average: bool
     quorum: None = None
 
@@ -64,7 +64,7 @@ class Rules:
     # ------------------------------------------------------------ init
 
     def init(self, facts: Facts, seed: int) -> tuple[Master, list[Task]]:
-        q = arguments.prior_over(facts.sites, self.prior)
+        q = arguments.prior_over(facts, self.prior)
         master = Master(**state.fields(facts, seed, q), slope=np.zeros(facts.sites))
         return master, state.probes(master, facts)
 

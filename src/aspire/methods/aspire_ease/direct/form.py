@@ -100,6 +100,7 @@ def made(rules: Rules) -> Method:
     slope = rules.clip is not None
     habits = Habits(rules.local_steps, rules.accumulate, slope, rules.own)
     unsized = rules.own is not None and rules.own.gradients is None
+    pending = rules.uncertainty is not None and rules.uncertainty.pending
     return Method(
         name="direct",
         settings=settings_of(rules),
@@ -108,7 +109,7 @@ def made(rules: Rules) -> Method:
         absorb=partial(absorb, rules),
         model=lambda master: master.average.to(master.z.dtype),
         look=partial(look, rules),
-        fit=partial(fit, rules) if unsized else None,
+        fit=partial(fit, rules) if unsized or pending else None,
         fast=Fast(partial(work_many, habits=habits)),
         kinds=rules.kinds,
         states=(Master,) if rules.uncertainty is None else (Master, type(rules.uncertainty)),
@@ -126,8 +127,11 @@ def look(rules: Rules, master: Master) -> Look:
 
 
 def fit(rules: Rules, run: RunFacts) -> Method:
-    """The method for a run of that length: what a site that trains alone may spend."""
-    assert rules.own is not None
+    """The method for these sites, and for a run of that length: what one may spend alone."""
+    if rules.uncertainty is not None:
+        rules = replace(rules, uncertainty=rules.uncertainty.over(run.names, run.samples))
+    if rules.own is None or rules.own.gradients is not None:
+        return made(rules)
     if run.iterations is None and run.gradients is None:
         raise ValueError(
             "reference='own-best': expected own_gradients with it, since the length of the run is "

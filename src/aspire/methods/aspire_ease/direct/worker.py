@@ -58,7 +58,7 @@ def calls(asked: Sequence[Asked]) -> list[Sequence[Asked]]:
     return list(groups.values())
 
 
-def mean_gradients(asked: Sequence[Asked], habits: Habits) -> list[Tensor]:
+def mean_gradients(asked: Sequence[Asked], habits: Habits) -> Sequence[Tensor]:
     """[g_j | b_j] of each task: the mean gradient over K local steps of so many batches each.
 
     With K = 1 all gradients are at z. With more, step k goes from w_k to w_k - metric g_k, so the
@@ -78,9 +78,7 @@ def mean_gradients(asked: Sequence[Asked], habits: Habits) -> list[Tensor]:
     if habits.local_steps > 1:
         total = total / habits.local_steps
     found = total if p == w.shape[1] else torch.cat([total, w[:, p:]], dim=1)
-    # a view of one row would keep the others in memory
-    rows = found.unbind(0)
-    return list(rows) if len(rows) == 1 else [row.clone() for row in rows]
+    return sites.rows_of(found)
 
 
 def batch_mean(
