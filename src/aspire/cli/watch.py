@@ -9,7 +9,7 @@ import click
 
 @click.command("watch")
 @click.argument("run", metavar="RUN", type=click.Path(path_type=Path))
-@click.option("--port", type=int, default=0, help="Of this machine [one that is free].")
+@click.option("--port", type=click.IntRange(0, 65535), default=0, help="[one that is free]")
 def watch_command(run: Path, port: int) -> None:
     """Show the run in the folder RUN in a browser, live, until Ctrl-C.
 

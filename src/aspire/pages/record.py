@@ -154,7 +154,8 @@ def _check_result(result: Mapping[str, Any], sites: int, where: str) -> None:
     for name in ("losses", "weights", "train_samples", "test_samples"):
         if _numbers(result.get(name), sites, f"{where}: {name}") is None:
             raise ValueError(f"{where}: expected {name}")
-    rundir.need(dict(result), where, absences=list, iterations=int, wall_seconds=(int, float))
+    rundir.need(dict(result), where, absences=list, iterations=int, worker_gradients=int)
+    rundir.need(dict(result), where, wall_seconds=(int, float))
     for away in result["absences"]:
         kinds: dict[str, Any] = {"from": int, "to": (int, type(None))}
         rundir.need(away, f"{where}: absences", site=str, reason=str, **kinds)

@@ -61,5 +61,5 @@ def about(record: Record) -> str:
             said.append(f"{name.replace('_', ' ')} {text[:WIDE]}{'...' if text[WIDE:] else ''}")
     if record.result is not None:
         said.append(f"{record.result['wall_seconds']:.1f} seconds on the wall clock")
-        said.append(f"{record.result.get('worker_gradients'):,} gradients")
+        said.append(f"{record.result['worker_gradients']:,} gradients")
     return f"Settings: {', '.join(said)}."

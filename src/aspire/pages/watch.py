@@ -86,6 +86,7 @@ def serve(path: Path, port: int = 0, tell: Any = print) -> None:
     token = secrets.token_urlsafe(24)
     tell(f"http://{HOST}:{port}/{token}/")
     quiet: dict[str, Any] = {"log_level": "error", "server_header": False}
+    quiet |= {"timeout_graceful_shutdown": 1}  # seconds that Ctrl-C waits for a browser
     config = uvicorn.Config(app(run, token, port), lifespan="off", ws="none", **quiet)
     with listening:
         try:

@@ -33,8 +33,8 @@ def sites():
 def site(name):
     """The parts of one camera: images of shape (n, channels, height, width), and labels.
 
-    Your own: a part may also be a torch Dataset, such as torchvision.datasets.ImageFolder(f"{name}/
-    train", transform). Transforms that draw are seeded.
+    Your own: a part may also be a torch Dataset, such as torchvision's
+    ImageFolder(f"{name}/train", transform). Transforms that draw are seeded.
     """
     rng = torch.Generator().manual_seed(sites().index(name))
     y = torch.randint(len(CLASSES), (800,), generator=rng)

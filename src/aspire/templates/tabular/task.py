@@ -7,7 +7,7 @@ import torch
 
 from aspire.sets import CDNorm
 
-HOSPITALS = {"north": 0.0, "east": 0.2, "south": -0.1, "west": 0.4, "island": 2.0}
+HOSPITALS = {"north": 0.0, "east": 0.3, "south": -0.2, "west": 0.2, "island": 3.0}
 FEATURES = 6
 
 
@@ -30,14 +30,14 @@ def site(name):
     (table[["age", "pressure"]], table["ill"]). Numpy arrays, tensors and datasets do as well.
     """
     rng = torch.Generator().manual_seed(sites().index(name))
-    x = torch.randn(600, FEATURES, generator=rng)
-    noise = 0.5 * torch.randn(600, generator=rng)
-    # The same sign of illness everywhere, but for a share that is the hospital's own.
-    y = (x[:, 0] - x[:, 1] + HOSPITALS[name] * x[:, 2] * x[:, 3] + noise > 0).long()
+    x = torch.randn(1500, FEATURES, generator=rng)
+    noise = 0.3 * torch.randn(1500, generator=rng)
+    # The same signs of illness everywhere, but for one that counts more on the island.
+    y = (x[:, 0] - x[:, 1] + HOSPITALS[name] * x[:, 2] + noise > 0).long()
     return {
-        "train": (x[:300], y[:300]),
-        "val": (x[300:400], y[300:400]),
-        "test": (x[400:], y[400:]),
+        "train": (x[:500], y[:500]),
+        "val": (x[500:1000], y[500:1000]),
+        "test": (x[1000:], y[1000:]),
     }
 
 
