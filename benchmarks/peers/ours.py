@@ -1,6 +1,6 @@
 """ASPIRE-EASE, the whole asynchronous algorithm with untouched defaults, on the same work.
 
-    python ours.py S     S reports make a step
+    python ours.py FORM S     S reports make a step; FORM: direct or consensus
 
 Batches are drawn from 2,000 samples a site; losses are reported; delays are log-normal; events are
 hashed. Start-up probes and the evaluation at the end are in both runs, so they do not count.
@@ -16,11 +16,12 @@ from aspire import train
 
 
 def rounds(count: int) -> int:
-    quorum = int(sys.argv[1])
+    form = sys.argv[1]
+    quorum = int(sys.argv[2])
     train(
         network(),
         samples(),
-        form="consensus",
+        form=form,
         quorum=quorum,
         iterations=count * CLIENTS // quorum,
         batch_size=BATCH,

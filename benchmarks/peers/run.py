@@ -37,7 +37,11 @@ PEERS: dict[str, dict[str, Any]] = {  # name: what pip installs, and what is run
     },
     "flwr": {"install": "flwr[simulation]", "runs": {"synchronous": ["flower_ray.py"]}},
 }
-OURS = {f"S = {quorum}": ["ours.py", str(quorum)] for quorum in (1, 10, 50)}
+OURS = {
+    f"{form}, S = {quorum}": ["ours.py", form, str(quorum)]
+    for form in ("direct", "consensus")
+    for quorum in (1, 10, 50)
+}
 
 
 def pins() -> list[str]:
@@ -135,7 +139,7 @@ def main() -> None:
     ours = {}
     for kind, script in OURS.items():
         ours[kind] = figures(Path(sys.executable), script, PYTHONPATH=source)
-        print(f"{'aspire':<8}{kind:<14}{ours[kind]['ratio_to_plain']:8.3f}", flush=True)
+        print(f"{'aspire':<8}{kind:<18}{ours[kind]['ratio_to_plain']:8.3f}", flush=True)
     peers = {name: measure(name, PEERS[name]) for name in given.only}
     results = {
         "work": "7-64-32-16-11, 100 clients, batch 64, one local step",

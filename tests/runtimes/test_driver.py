@@ -163,13 +163,13 @@ def test_a_new_process_costs_one_task(tmp_path):
         return [report]
 
     carrier = Threads(crew, changed)
+    rundir.write_json(tmp_path / rundir.RUN, {"log": "full", "engine": {}, "sites": []})
     with RunFolder(tmp_path) as folder:
         drive(job, carrier, folder=folder, patience=30.0)
     carrier.close()
     assert seen["n"] > 30
     assert {e["event"] for e in events_of(tmp_path)} == {"report"}
     events, end = log.read(tmp_path / log.NAME)
-    rundir.write_json(tmp_path / rundir.RUN, {"log": "full", "engine": {}, "sites": []})
     assert same_state(tmp_path) == (len(events), end["state"])
 
 

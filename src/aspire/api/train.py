@@ -94,6 +94,8 @@ def train(
                     docs/performance.md. 'auto': in the direct form, the fastest that serves
     batch_size      samples in a gradient; None: the whole site; 'auto': as the sites' DataLoaders
                     have it, else 64
+    standardize     inputs with mean 0 and std 1 over all training parts; True: the sums of the
+                    sites say how, and the model that comes back does it itself
     weight_decay    direct form: of AdamW, decoupled; else adds weight_decay/2 |w|^2 to every loss
     delays          virtual time of a task; None: LogNormal(1, 0.4); absences: who is away when
     device, seed    the same seed gives the same bytes on the simulator
