@@ -78,7 +78,6 @@ def train(
                     docs/guide.md
     loss            'cross_entropy', 'mse', 'bce' on logits, or callable(output, target) -> mean
     collate_fn      how a list of samples becomes a batch, such as one that pads them; None: torch's
-    standardize     True: inputs get mean 0 and std 1 over the training parts of all sites
     uncertainty     how far the adversary may shift weight; None: CDNorm(radius=1/N, budget=N)
     iterations      master steps; gradients: worker gradients. The run ends with what is first;
                     with neither, after 2,000 steps
