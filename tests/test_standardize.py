@@ -336,12 +336,18 @@ def test_on_ray(file, tmp_path):
 def test_in_a_federation(file, tmp_path):
     pytest.importorskip("grpc", reason="needs aspire-ease[federation]")
     from aspire.engines.grpc import kits
-    from tests.federation.processes import federation
+    from tests.federation.processes import Command, federation, listening
 
     kits.init(tmp_path / "kits", ["a", "b"], ["127.0.0.1"], 2)
     with federation(file, tmp_path / "kits", tmp_path, (*COMMON, "--log", "vectors")) as parties:
         codes = [party.wait(120) for party in parties]
         assert codes == [0, 0, 0], [party.said for party in parties]
+        address = listening(parties[0])
+    more = [Command("more", ["resume", "run", "--iterations", "30"], tmp_path / "server")]
+    for name in ("a", "b"):
+        own = ["--kit", str(tmp_path / "kits" / "sites" / name), "--connect", address]
+        more.append(Command("more", ["site", str(file), *own], tmp_path / name))
+    assert [party.wait(120) for party in more] == [0, 0, 0], [party.said for party in more]
     (tmp_path / "server" / "run").rename(tmp_path / "run")
     check(tmp_path / "run")
 

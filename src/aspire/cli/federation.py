@@ -109,7 +109,8 @@ def server_command(
     """Train what FILE.py defines over sites that dial in; their data stays with them.
 
     Of FILE.py only model(), uncertainty(), loss(), method(), optimizer(groups),
-    schedule(optimizer), reference(), metrics() and the names that sites() gives are used.
+    schedule(optimizer), reference(), metrics(), standardize() and the names that sites() gives are
+    used.
     """
     # a handshake that is refused is logged by gRPC alone
     os.environ.pop("GRPC_VERBOSITY", None)

@@ -99,7 +99,8 @@ def train_command(
     **options: Any,
 ) -> None:
     """Train what FILE.py defines: model(), sites(), optionally site(name), uncertainty(), loss(),
-    method(), optimizer(groups), schedule(optimizer), reference(), metrics(), callbacks().
+    method(), optimizer(groups), schedule(optimizer), reference(), metrics(), callbacks(),
+    collate_fn(items), standardize().
 
     sites() gives the sites, or their names if there is a site(name) that loads one. --method counts
     more than method(); --quorum, --staleness, --local-steps, --preset and --pull-bound are

@@ -1,7 +1,8 @@
 """Worker processes that read batches ahead, as the user's DataLoader would have them.
 
 Which samples are in batch n is known beforehand, and so is the key from which random transforms
-draw, so that a run has the same numbers however many processes read.
+draw, so that a run has the same numbers however many processes read. (Without any, the transforms
+of an evaluation draw from one key for the whole part.)
 """
 
 from __future__ import annotations

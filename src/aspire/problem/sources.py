@@ -30,7 +30,7 @@ from aspire.problem.failures import calling
 
 TARGETS = ("labels", "label", "targets", "target")  # of a mapping; the other entries are inputs
 WORKERS = ("num_workers", "prefetch_factor", "timeout", "worker_init_fn", "multiprocessing_context")
-FEW = 256
+FEW = 256  # samples in one batch of an evaluation, where they are padded or read by processes
 STREAM = 1_000_000  # items of a stream, which is read into memory
 EXPECTED = (
     "expected (inputs, targets), a DataFrame with its target column (frame, 'column'), a mapping "
@@ -71,7 +71,7 @@ class Items:
 
     @property
     def most(self) -> int:
-        """Samples in one batch of an evaluation: padded, or read elsewhere, they are large."""
+        """Samples in one batch of an evaluation."""
         return FEW if self.workers or self.collate is not None else self.size
 
     def read(self, index: list[int]) -> list[Any]:
