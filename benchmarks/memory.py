@@ -34,6 +34,7 @@ from torch import nn
 from aspire.api import predict, prepare
 from aspire.api.engines import crew_and_job, train_on
 from aspire.api.job import Job
+from aspire.engines import serve
 from aspire.engines.driver import Driver, begin
 from aspire.methods import direct
 from aspire.problem.sites import Scores
@@ -106,6 +107,8 @@ class MadeUp:
 
 
 def member(number: int, parameters: int) -> tuple[Method, Any]:
+    """Runs in an actor's process. A site without samples has no figures to give at the end."""
+    serve.figures_of = lambda *_: {}
     return method(), MadeUp(number, torch.full((parameters,), 1e-3))
 
 

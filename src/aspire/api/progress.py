@@ -7,8 +7,6 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-import click
-
 Progress = Callable[[int], None]
 OFTEN = 100  # steps between two lines where nobody knows how many there will be
 
@@ -26,6 +24,8 @@ def progress_of(wanted: bool | Progress | None, total: float) -> Iterator[Progre
 @contextmanager
 def progress_bar(total: float) -> Iterator[Progress]:
     """A bar on a terminal, a quiet line every tenth otherwise; both on standard error."""
+    import click  # here, since the experiments also run where only torch and numpy are
+
     if math.isinf(total):
         yield lambda t: click.echo(f"{t} iterations", err=True) if t % OFTEN == 0 else None
         return
