@@ -59,7 +59,7 @@ def _compiler(flags: tuple[str, ...], folder: Path, path: Path) -> subprocess.Po
     """It runs, so that all libraries are made at the same time."""
     found = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc")
     if found is None:
-        raise OSError("there is no C compiler")
+        raise FileNotFoundError("there is no C compiler")
     more = shlex.split(os.environ.get("CFLAGS", ""))
     order = [*shlex.split(found), *FLAGS, *flags, *more, "-o", str(_unfinished(path)), "-lm"]
     return subprocess.Popen(order, cwd=folder, stderr=subprocess.PIPE, text=True)

@@ -56,7 +56,7 @@ def lines(
         for some in _parts(drawn, 8):
             series = [series_of(_title(key), group[key], x, y, scale) for key in some]
             name = f"{title}, {variant}" if variant else title
-            limits = SHARE if scale == 100 else (None, None)
+            limits = SHARE if scale == 100 else (0, None)
             found.append(
                 curves(
                     name, x=axes[0], y=axes[1], series=series, limits=limits, note=ONE_STD, **more
@@ -144,7 +144,7 @@ def gamma(group: Group) -> list[Chart]:
     loss = [series("worst_loss", "worst site", 1.0)]
     return [
         curves("Accuracy", y="test accuracy (%)", series=accuracies, limits=SHARE, **more),
-        curves("Loss", y=LOSS, series=loss, **more),
+        curves("Loss", y=LOSS, series=loss, limits=(0, None), **more),
     ]
 
 

@@ -8,7 +8,7 @@ import os
 import re
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -21,7 +21,7 @@ pytest.importorskip("uvicorn", reason="needs aspire-ease[report]")
 from aspire.api import train
 from aspire.cli import main
 from aspire.pages.watch import watched
-from tests.browser import Tab
+from tests.browser import LOOKS, Tab
 from tests.helpers import linear
 from tests.pages.runs import EVIL, finished, sites, stopped, watching
 from tests.runtimes.threads import ThreadEngine
@@ -87,6 +87,21 @@ def test_numbers_change_while_the_run_goes_on(
     finally:
         training.go.release(4)
         training.thread.join(SLOW)
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a run that was stopped."""
+    with watching(stopped(tmp_path_factory.mktemp("served") / "run")) as (address, _):
+        yield address
+
+
+@pytest.mark.parametrize(("width", "scheme"), LOOKS)
+def test_it_looks_as_a_report_does(chromium: Any, served: str, width: int, scheme: str) -> None:
+    with Tab(chromium, served, width, scheme) as tab:
+        tab.page.wait_for_selector(".plot .main-svg")
+        assert tab.faults() == []
+        assert "The run has not ended: it is at iteration 200" in tab.text()
 
 
 def state_of(tab: Tab, enough: Callable[[int], bool]) -> int:

@@ -61,9 +61,8 @@ def parted(series: Sequence[Series], worst: str) -> tuple[list[Series], list[Ser
     order = list(range(len(series)))
     if worst:
         order = worst_first([(_last(line.y), None, None) for line in series], worst)
-    chosen = order[: LINES - 1]
-    others = [line for place, line in enumerate(series) if place not in set(chosen)]
-    return [series[place] for place in chosen], others
+    named, others = order[: LINES - 1], sorted(order[LINES - 1 :])
+    return [series[place] for place in named], [series[place] for place in others]
 
 
 def worst_first(values: Sequence[Interval | None], worst: str) -> list[int]:
