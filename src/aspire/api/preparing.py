@@ -144,8 +144,7 @@ def prepare(
     if not elsewhere:  # else some data is elsewhere, and has a say in it
         of_problem["batch_size"] = problem.batch_size
     samples = problem.facts().samples
-    if method.fit is not None:  # a prior by size
-        method = method.fit(replace(run, samples=samples))
+    method = sized(method, replace(run, samples=samples))
     check_problem(problem, method, select)
     job = Job(
         problem=problem,
@@ -169,6 +168,17 @@ def prepare(
     job = replace(job, settings=settings_of(job, of_problem))
     refuse_too_large(job)
     return job
+
+
+def is_pending(method: Method) -> bool:
+    """Whether its set has a prior by size, which is not known yet."""
+    uncertainty = method.settings.get("uncertainty")
+    return isinstance(uncertainty, UncertaintySet) and uncertainty.pending
+
+
+def sized(method: Method, run: RunFacts) -> Method:
+    """The method for sites of these sizes, where it waits for them."""
+    return method if method.fit is None or not is_pending(method) else method.fit(run)
 
 
 def set_over(

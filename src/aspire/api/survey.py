@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from aspire.api.job import Job
-from aspire.api.preparing import set_over
+from aspire.api.preparing import is_pending, set_over, sized
 from aspire.engines import survey
 from aspire.engines.carrier import Carrier, Crew
 from aspire.engines.serve import say_conversions
@@ -26,7 +26,7 @@ def is_needed(job: Job) -> bool:
     unknown = job.problem.standardization is None and standardizes(job)
     prior = job.method.settings.get("prior")
     unsized = waits(prior) and job.problem.samples is None
-    return unknown or unsized or job.uncertainty.pending or job.method.fit is not None
+    return unknown or unsized or job.uncertainty.pending or is_pending(job.method)
 
 
 def standardizes(job: Job) -> bool:
@@ -87,7 +87,7 @@ def with_answers(job: Job, samples: Sequence[int], by: Standardization | None) -
     problem = replace(job.problem, samples=tuple(samples), standardization=by)
     names = problem.names
     run = RunFacts(problem.flat.linear, len(names), names=names, samples=problem.samples)
-    method = job.method if job.method.fit is None else job.method.fit(run)
+    method = sized(job.method, run)
     uncertainty = set_over(job.uncertainty, names, samples)
     settings = job.settings | {"uncertainty": uncertainty}
     return replace(job, problem=problem, method=method, uncertainty=uncertainty, settings=settings)
