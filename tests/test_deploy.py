@@ -108,7 +108,7 @@ def test_the_commands_make_a_federation(tmp_path: Path) -> None:
     kits.init(tmp_path / "kits", list(SITES), ["127.0.0.1"], 20)
     (tmp_path / "file.py").write_text(FILE)
     address = f"127.0.0.1:{free_port()}"
-    common = {"/work/file.py": "file.py", "file.py": "file.py", "server:8443": address}
+    common = {"/app/file.py": "file.py", "file.py": "file.py", "server:8443": address}
     common |= {"${SERVER}": address, "0.0.0.0:8443": address, "/runs/run": "run"}
     command = here(services()["server"]["command"], common | {"/kit": "kits/server"})
     environment = os.environ | {"PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"}
