@@ -226,7 +226,7 @@ TASKS = {
     "an evaluation with a positive id": (evaluation(5), "evaluate with a negative id"),
     "a huge vector": ([part(declared(BIG))], f"'x0' of {BIG} numbers: expected {len(START)}"),
     "many vectors": ([part(declared(*[18] * 5))], "sent 5 vectors and 0 numbers"),
-    "many numbers": ([part(declared(scalars=65))], "sent 0 vectors and 65 numbers"),
+    "many numbers": ([part(declared(scalars=193))], "sent 0 vectors and 193 numbers"),
     "two million vectors": (
         [b"\x12\x85\x80\x80\x02\x0a\x80\x80\x80\x02" + b"\x22\x00" * 2**21],
         f"sent a header of {CHUNK} bytes: expected at most {OVERHEAD}",

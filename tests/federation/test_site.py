@@ -16,6 +16,7 @@ from click.testing import CliRunner
 pytest.importorskip("grpc", reason="needs aspire-ease[federation]")
 
 from aspire.cli import federation as cli
+from aspire.cli.certificates import init_command
 from aspire.engines.grpc import site
 from aspire.engines.grpc.site import SHORT, Dialler
 from aspire.engines.serve import EVALUATE
@@ -141,7 +142,7 @@ def test_a_site_beside_its_server_lets_it_go_first(
     monkeypatch.setattr(os, "nice", levels.append, raising=False)
     monkeypatch.setattr(site, "Dialler", Idle)
     (tmp_path / "file.py").write_text(FILE.format(inputs=inputs), encoding="utf-8")
-    asked = CliRunner().invoke(cli.init_command, [str(tmp_path / "kits"), "--sites", "a"])
+    asked = CliRunner().invoke(init_command, [str(tmp_path / "kits"), "--sites", "a"])
     kit = str(tmp_path / "kits" / "sites" / "a")
     given = [str(tmp_path / "file.py"), "--kit", kit, "--connect", address]
     done = CliRunner().invoke(cli.site_command, given)
