@@ -202,6 +202,8 @@ def out_of_range(task: Task) -> str | None:
 def _odd_names(
     said: Collection[str], needed: Collection[str], optional: Collection[str]
 ) -> str | None:
+    if len(said) == len(needed) and all(map(said.__contains__, needed)):
+        return None
     missing = [name for name in needed if name not in said]
     strange = [name for name in said if name not in needed and name not in optional]
     if not missing and not strange:

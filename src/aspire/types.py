@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Annotated, Any, Protocol
 
 import numpy as np
@@ -113,7 +114,7 @@ class Kind:
     numbers: tuple[str, ...] = ()
     delays: int = 1
 
-    @property
+    @cached_property
     def most_gradients(self) -> int:
         return self.batches if self.gradients is None else self.gradients
 

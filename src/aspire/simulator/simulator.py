@@ -107,6 +107,8 @@ class Simulation:
             return 0.0
         first = self.started.get(task.worker, 0)
         self.started[task.worker] = first + count
+        if count == 1:
+            return self.delays(self.seed, task.worker, first)
         return sum(self.delays(self.seed, task.worker, first + k) for k in range(count))
 
     def next_event(self) -> Event:

@@ -93,7 +93,7 @@ def absorb(
             start(rules, master, tasks, infos)
         elif master.members and quorum_met(rules, master):
             step(rules, master, tasks, infos)
-        if master.started and master.n and not master.hands and not master.members:
+        if not master.hands and not master.members and master.started and master.n:
             heaviest = int(np.where(master.present, master.pi, -1.0).argmax())
             master.resting.pop(heaviest, None)
             tasks.append(issue(rules, master, heaviest, "gradient"))

@@ -64,17 +64,22 @@ def ask(rules: Rules, master: Master, workers: Sequence[int], tasks: list[Task])
 
     A site that rests is asked again when about every site has reported once more.
     """
+    present = master.n
     for j in workers:
-        chance = max(master.n * float(master.pi[j]), RARELY)
-        drawn = batches.uniform(master.seed, j, master.next_id, batches.TASK)
         due = loss_is_due(master, j)
-        if not rules.loss_tasks or drawn <= chance:
+        if not rules.loss_tasks or for_a_gradient(master, j, present):
             tasks.append(issue(rules, master, j, "both" if due else "gradient"))
         elif due:
             tasks.append(issue(rules, master, j, "loss"))
         else:
             master.next_id += 1
             master.resting[j] = master.reports + master.n
+
+
+def for_a_gradient(master: Master, j: int, present: int) -> bool:
+    """Drawn by the number of the task; certain where j weighs as much as the mean, or more."""
+    chance = max(present * float(master.pi[j]), RARELY)
+    return chance >= 1 or batches.uniform(master.seed, j, master.next_id, batches.TASK) <= chance
 
 
 def loss_is_due(master: Master, j: int) -> bool:
