@@ -234,9 +234,9 @@ def test_a_start_that_is_no_federation_is_refused(tmp_path: Path) -> None:
 
 
 def test_upper_case_proxies_give_way_to_lower_case(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in proxies.VARIABLES:
-        monkeypatch.delenv(name, raising=False)
-        monkeypatch.delenv(name.upper(), raising=False)
+    for name in (*proxies.VARIABLES, *map(str.upper, proxies.VARIABLES)):
+        monkeypatch.setenv(name, "")  # so that what is set below ends with the test
+        monkeypatch.delenv(name)
     monkeypatch.setenv("HTTPS_PROXY", "http://upper:1")
     monkeypatch.setenv("NO_PROXY", "upper")
     monkeypatch.setenv("no_proxy", "lower")
