@@ -115,7 +115,9 @@ def _missing(cells: Sequence[Cell], path: Path, do: Doer, tell: Tell) -> list[st
         if isinstance(found, str):
             failed.append(f"{results.name_of(cell.plain())}: {found}")
         else:
-            results.add(path, [{**found, provenance.FIELD: provenance.hash_of(Cell.__module__)}])
+            made_by = found.get(provenance.MADE_BY)
+            sources = provenance.hash_of(Cell.__module__, made_by)
+            results.add(path, [{**found, provenance.FIELD: sources}])
         progress.tick(cell, found)
     return failed
 

@@ -93,7 +93,8 @@ class Watch:
     def found(self, simulation: simulator.Simulation) -> dict[str, Any]:
         """What is known at the end."""
         run = self.run_of(simulation, self.seconds)
-        found = {**run.result(), "constants": dict(simulation.master.constants)}
+        found = {**run.result(), "made_by": self.job.method.name}
+        found["constants"] = dict(simulation.master.constants)
         for name in OF_TRAIN:
             del found[name]
         found["history"] = self.columns()

@@ -97,7 +97,8 @@ class Work:
             self.failed[cell.name] = outcome
             self.tell(f"{self.done}: {cell.name} FAILED: {outcome}")
             return
-        outcome[provenance.FIELD] = provenance.hash_of(Cell.__module__)
+        made_by = outcome.get(provenance.MADE_BY)
+        outcome[provenance.FIELD] = provenance.hash_of(Cell.__module__, made_by)
         self.records[key_of(outcome)] = outcome
         results.add_lines(self.path, [outcome], key_of)
         worst = outcome.get("worst_loss")

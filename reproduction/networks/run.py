@@ -207,6 +207,7 @@ class Watch:
         """At the end; a run that broke down has no losses."""
         last = self.history[-1]
         found: dict[str, Any] = {
+            "made_by": self.job.method.name,
             "iterations": self.simulation.master.t,
             "virtual_seconds": short(self.simulation.time, 8),
             "worker_gradients": int(self.simulation.gradients),
