@@ -106,7 +106,7 @@ def _missing(cells: Sequence[Cell], path: Path, do: Doer, tell: Tell) -> list[st
     todo = [cell for cell in cells if finished(cell, records) is None]
     if len(todo) < len(cells):
         tell(f"{len(cells) - len(todo)} of {len(cells)} cells were finished before and are kept.")
-    remark = provenance.remark(records.values(), Cell.__module__)
+    remark = provenance.remark(records.values(), lambda record: Cell.__module__)
     if remark is not None:
         tell(f"{remark} Stale ones are made again, the others kept.")
     progress = Progress(len(todo), float(sum(cell.budget for cell in todo)), tell)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -103,9 +103,14 @@ def stale(record: Mapping[str, Any], module: str) -> bool:
     return found
 
 
-def remark(records: Iterable[Mapping[str, Any]], module: str) -> str | None:
-    """One sentence about cells that are not of these sources; None where all are."""
-    known = [(FIELD in record, stale(record, module)) for record in records]
+def remark(
+    records: Iterable[Mapping[str, Any]], module: Callable[[Mapping[str, Any]], str]
+) -> str | None:
+    """One sentence about cells that are not of these sources; None where all are.
+
+    module  of a record: the module that makes such cells
+    """
+    known = [(FIELD in record, stale(record, module(record))) for record in records]
     old = sum(other for _, other in known)
     unknown = sum(not has for has, _ in known)
     if not old and not unknown:
