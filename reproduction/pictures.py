@@ -13,7 +13,7 @@ from reproduction import paper, summary
 from reproduction.summary import Record
 
 Group = dict[str, list[Record]]  # the records of one data set by method, "METHOD|VARIANT"
-FEW = ("aspire-ease", "mix-even", "fedavg", "afl", "drfa-prox", "q-ffl")
+FEW = ("aspire-ease", "aspire-consensus", "aspire-direct", "fedavg", "afl", "drfa-prox", "q-ffl")
 SHARE = (0, 100)  # percent
 GRADIENTS = "worker gradients (count)"
 TIME = "virtual time (s)"
@@ -80,7 +80,7 @@ def table1(group: Group) -> list[Chart]:
     shown = among(group, FEW)
     found = lines(shown, "Worst site", "gradients", "worst_accuracy", (GRADIENTS, WORST))
     found.append(each_site(shown))
-    several = shown.get("aspire-ease") or next(iter(shown.values()))
+    several = shown.get("aspire-consensus") or next(iter(shown.values()))
     if "weights" in several[0]["history"]:
         found.append(weights(several[0]))
     return found

@@ -25,6 +25,7 @@ LEAST = 40  # gradients per site: the start-up probe takes 13 of them
 PULL_BOUND = 10.0
 COORDINATE_BOUND = 1.0
 MOST_WORKERS = 100_000
+OURS = "aspire-consensus"  # of the experiments besides table 1
 
 
 @dataclass(frozen=True)
@@ -75,38 +76,38 @@ def rows_of(*names: str) -> Callable[[int], Rows]:
 
 
 def attacked(n: int) -> Rows:
-    """Table 2: the backdoor against everybody, and the three lying sites against ASPIRE-EASE.
+    """Table 2: the backdoor against everybody, and three lying sites against ours.
 
-    Where a site is not to be trusted ASPIRE-EASE has its two bounds; `unbounded` has neither.
+    Where a site is not to be trusted ours has its two bounds; `unbounded` has neither.
     """
     door = attack.BACKDOOR
-    rows = {name: Row(name, attack=door) for name in ("fedavg", "mix-even", "afl", "q-ffl")}
+    rows = {name: Row(name, attack=door) for name in ("fedavg", f"{OURS}-gamma0", "afl", "q-ffl")}
     rows["drfa-prox"] = Row("drfa-prox", attack=door, trusting=True)
     rows["drfa-prox-even"] = Row("drfa-prox", attack=door)
-    rows["aspire-ease"] = Row("aspire-ease", attack=door, trusting=True, bounded=True)
-    rows["aspire-ease-even"] = Row("aspire-ease", attack=door, bounded=True)
-    rows["aspire-ease-unbounded"] = Row("aspire-ease", attack=door, trusting=True)
-    rows["aspire-ease-clean"] = Row("aspire-ease", bounded=True)
+    rows[OURS] = Row(OURS, attack=door, trusting=True, bounded=True)
+    rows[f"{OURS}-even"] = Row(OURS, attack=door, bounded=True)
+    rows[f"{OURS}-unbounded"] = Row(OURS, attack=door, trusting=True)
+    rows[f"{OURS}-clean"] = Row(OURS, bounded=True)
     for lie in (attack.SCALED, attack.GRADIENT, attack.FIXED):
-        rows[f"lie-{lie}"] = Row("aspire-ease", attack=lie)
+        rows[f"lie-{lie}"] = Row(OURS, attack=lie)
         bound = {"pull_bound": PULL_BOUND}
-        rows[f"lie-{lie}-bounded"] = Row("aspire-ease", bound, attack=lie)
+        rows[f"lie-{lie}-bounded"] = Row(OURS, bound, attack=lie)
     return rows
 
 
 def along_gamma(n: int) -> Rows:
-    """Gamma from 0 to N in at most seven steps, and Mix_Even, which Gamma = 0 must equal."""
+    """Gamma from 0 to N in at most seven steps, and the row whose Gamma is 0 by name."""
     steps = range(n + 1) if n <= 6 else np.linspace(0, n, 6)
-    rows = {f"gamma-{g:g}": Row("aspire-ease", {"budget": float(g)}) for g in steps}
-    return {"mix-even": Row("mix-even"), **rows}
+    rows = {f"gamma-{g:g}": Row(OURS, {"budget": float(g)}) for g in steps}
+    return {f"{OURS}-gamma0": Row(f"{OURS}-gamma0"), **rows}
 
 
-RATES = ("aspire-ease", "aspire-ease-central", "gda", "gdmax", "cover", "gcivr")
+RATES = (OURS, "aspire-central", "gda", "gdmax", "cover", "gcivr")
 CURVE = ("gradients", "worst_accuracy")
 TIMED = ("time", "worst_accuracy")
-TIMES = ("aspire-ease", "aspire-ease-sync", "aspire-cp", "afl", "drfa-prox", "fedavg")
+TIMES = (OURS, f"{OURS}-sync", f"{OURS}-cp", "afl", "drfa-prox", "fedavg")
 PLANS: dict[str, Experiment] = {
-    "table1": Experiment(rows_of(*choices.MAKERS), seeds=10, curves=(*CURVE, "weights")),
+    "table1": Experiment(rows_of(*choices.TABLE1), seeds=10, curves=(*CURVE, "weights")),
     "table2": Experiment(attacked, seeds=10, curves=(*CURVE, "attack_success")),
     "gamma": Experiment(along_gamma, seeds=3, points=5),
     "time": Experiment(
@@ -118,7 +119,7 @@ PLANS: dict[str, Experiment] = {
         timed=True,
     ),
     "planes": Experiment(
-        rows_of("aspire-ease", "aspire-cp"),
+        rows_of(OURS, f"{OURS}-cp"),
         seeds=3,
         curves=("time", "planes", "worst_loss"),
         points=40,
@@ -138,7 +139,7 @@ PLANS: dict[str, Experiment] = {
         full=True,
         datasets=("fashion-mnist", "person-activity"),
     ),
-    "tune": Experiment(rows_of(*choices.MAKERS), seeds=1, curves=TIMED, points=40, share=0.5),
+    "tune": Experiment(rows_of(*choices.TABLE1), seeds=1, curves=TIMED, points=40, share=0.5),
 }
 NAMES = (*PLANS, "all")
 

@@ -93,7 +93,7 @@ class Watch:
     def found(self, simulation: simulator.Simulation) -> dict[str, Any]:
         """What is known at the end."""
         run = self.run_of(simulation, self.seconds)
-        found = {**run.result(), "constants": dict(simulation.master.constants)}
+        found = {**run.result(), "constants": dict(getattr(simulation.master, "constants", {}))}
         for name in OF_TRAIN:
             del found[name]
         found["history"] = self.columns()

@@ -109,10 +109,10 @@ def add_times(lines: list[dict[str, Any]], records: Iterable[Record]) -> list[di
 
 
 def add_drops(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """To each line of table 2 on ASPIRE-EASE, the most that an honest site lost to the attacker."""
-    clean = {x["dataset"]: x["accuracies"] for x in lines if x["method"] == "aspire-ease-clean"}
+    """To each line of table 2 on ours, the most that an honest site lost to the attacker."""
+    clean = {x["dataset"]: x["accuracies"] for x in lines if x["method"].endswith("-clean")}
     for line in lines:
-        ours = line["method"].startswith(("aspire-ease", "lie-"))
+        ours = line["method"].startswith(("aspire-consensus", "lie-"))
         if ours and line["dataset"] in clean:
             lost = np.subtract(clean[line["dataset"]], line["accuracies"])
             line["largest_drop"] = {"mean": float(lost.max()), "std": 0.0}

@@ -26,11 +26,11 @@ NOTES = {
     "deviation over seeds. All methods had the same number of worker gradients, the same batches "
     "and the same evaluation at the end; no best checkpoint.",
     "table2": "An extra site holds poisoned data and reports three times its loss. Success: share "
-    "of stamped test samples that the model takes for the attacker's class. ASPIRE-EASE and "
+    "of stamped test samples that the model takes for the attacker's class. The consensus form and "
     "DRFA-Prox have a prior of 0.1/N for the extra site unless the row says even. The lying sites "
     "hold clean data and report false models. Accuracy is that of the honest sites; a run that "
     "broke down counts as 0.",
-    "gamma": "ASPIRE-EASE along its budget Gamma; Gamma = 0 is Mix_Even.",
+    "gamma": "The consensus form along its budget Gamma.",
     "time": "Times of a local step: per-site means spread evenly from 1 to 5, times LN(0, 0.4); a "
     "task of K steps lasts K times as long.",
     "planes": "Cutting planes held by the master.",

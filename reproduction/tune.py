@@ -33,8 +33,7 @@ BEHIND = 0.1  # of accuracy: a site that is so much behind has exp(tilt) times t
 TUNED = "settings"
 TIMED = "settings_for_time"
 FILE = "tuned.json"
-OURS = "aspire-ease"
-VARIANTS = ("aspire-ease-", "aspire-cp")
+OURS = "aspire-consensus"
 
 
 # ---------------------------------------------------------------- the space, all of it
@@ -88,12 +87,8 @@ LOCAL: Space = {"local_steps": OneOf((1, 2, 5, 10))}
 RATE: Space = {"rate": Times(0.2, 10.0)}
 WEIGHTS: Space = {"rate_weights": Times(0.1, 10.0)}
 SPACES: dict[str, Space] = {
-    "aspire-ease": {**STEPS, **SET, **MOMENTUM, **WIDE},
-    "aspire-ease-sync": {**STEPS, **SET, **MOMENTUM, **WIDE},
-    "aspire-cp": {**STEPS, **SET, **MOMENTUM, **WIDE},
-    "aspire-ease-per": {**STEPS, **SET, **LOCAL, **MOMENTUM, **WIDE},
-    "aspire-ease-central": {**STEPS, **SET},
-    "mix-even": {**STEPS, **MOMENTUM},
+    "aspire-consensus": {**STEPS, **SET, **MOMENTUM, **WIDE},
+    "aspire-central": {**STEPS, **SET},
     "fedavg": {**RATE, **LOCAL},
     "afl": {**RATE, **WEIGHTS},
     "drfa-prox": {**RATE, **WEIGHTS, **LOCAL, "regularisation": Times(0.1, 10.0)},
@@ -216,8 +211,8 @@ def committed() -> dict[str, Any]:
 def tuned_settings(dataset: str, maker: str, kind: str = TUNED) -> dict[str, Any] | None:
     """The committed settings of a method on a data set; None: not tuned.
 
-    Variants of ASPIRE-EASE that were not searched on their own have its settings.
+    Variants of ours that were not searched on their own have its settings.
     """
     searched = committed()["datasets"].get(dataset, {})
-    found = searched.get(maker) or (searched.get(OURS) if maker.startswith(VARIANTS) else None)
+    found = searched.get(maker) or (searched.get(OURS) if maker.startswith(OURS) else None)
     return None if found is None else dict(found[kind])

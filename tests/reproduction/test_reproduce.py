@@ -63,13 +63,13 @@ def test_table1_has_every_method_on_every_data_set(data, tmp_path):
     assert "aspire data fetch shl" in text
     found = cells_of(tmp_path)
     for dataset in DATASETS.split(","):
-        for method in choices.MAKERS:
+        for method in choices.TABLE1:
             record = found[f"table1/{dataset}/{method}/0"]
             assert record.keys() >= KEYS | RESULT
             assert record["history"].keys() == {"gradients", "worst_accuracy", "weights"}
             assert record["worker_gradients"] >= record["budget"] or method == "ind"
             assert record["versions"]["threads"] == 1
-    assert len(found) == 2 * len(choices.MAKERS)
+    assert len(found) == 2 * len(choices.TABLE1)
 
 
 def test_a_summary_is_what_its_cells_say(data, tmp_path):
@@ -180,10 +180,10 @@ def test_the_number_of_jobs_changes_nothing(data, tmp_path):
     assert figures(tmp_path / "one") == figures(tmp_path / "two")
 
 
-def test_gamma_zero_is_mix_even(data, tmp_path):
+def test_gamma_zero_is_the_row_of_that_name(data, tmp_path):
     reproduce("gamma", data, tmp_path, "--datasets", "fashion-mnist")
     found = figures(tmp_path)
-    even = found["gamma/fashion-mnist/mix-even/0"]
+    even = found["gamma/fashion-mnist/aspire-consensus-gamma0/0"]
     zero = found["gamma/fashion-mnist/gamma-0/0"]
     for name in RESULT - {"wall_seconds"}:
         assert even[name] == zero[name], name
@@ -202,7 +202,7 @@ def test_the_attack_the_curves_and_the_page(data, tmp_path):
     assert all("largest_drop" in line for line in lines if line["method"].startswith("lie-"))
     assert all(line["reached"] in (0, 1) for line in summary_of(tmp_path, "time"))
     found = cells_of(tmp_path)
-    record = found["time/fashion-mnist/aspire-ease/0"]
+    record = found["time/fashion-mnist/aspire-consensus/0"]
     assert record["history"]["time"][-1] == pytest.approx(record["virtual_seconds"], rel=1e-4)
     gaps = found["rates/fashion-mnist/gda/0"]["history"]["gap"]
     assert all(gap > 0 for gap in gaps)
@@ -219,22 +219,22 @@ def test_the_attack_the_curves_and_the_page(data, tmp_path):
 
 
 def test_tuning_never_sees_the_test_part_and_is_used(data, tmp_path, monkeypatch):
-    options = ("--datasets", "fashion-mnist", "--methods", "aspire-ease,afl")
+    options = ("--datasets", "fashion-mnist", "--methods", "aspire-consensus,afl")
     reproduce("tune", data, tmp_path, *options)
     found = figures(tmp_path)
     assert {record["evaluated_on"] for record in found.values()} == {"validation"}
-    trials = [found[f"tune/fashion-mnist/aspire-ease/{k}"] for k in range(3)]
+    trials = [found[f"tune/fashion-mnist/aspire-consensus/{k}"] for k in range(3)]
     assert trials[0]["settings"] == {}
     assert {"prior", "reach", "budget", "coupling"} <= set(trials[1]["settings"])
     chosen = json.loads((tmp_path / "tuned.json").read_text())
     best = tune.best(trials)
-    assert chosen["datasets"]["fashion-mnist"]["aspire-ease"]["settings"] == best["settings"]
+    assert chosen["datasets"]["fashion-mnist"]["aspire-consensus"]["settings"] == best["settings"]
     monkeypatch.setattr(tune, "committed", lambda: chosen)
     text = reproduce("table1", data, tmp_path, "--tuned", "--datasets", "fashion-mnist",
-                     "--methods", "aspire-ease,afl,gda")  # fmt: skip
+                     "--methods", "aspire-consensus,afl,gda")  # fmt: skip
     assert "gda on fashion-mnist: no tuned settings are committed" in text
-    record = figures(tmp_path)["table1/fashion-mnist/aspire-ease-tuned/0"]
-    assert (record["method"], record["variant"]) == ("aspire-ease", "tuned")
+    record = figures(tmp_path)["table1/fashion-mnist/aspire-consensus-tuned/0"]
+    assert (record["method"], record["variant"]) == ("aspire-consensus", "tuned")
     assert record["settings"] == best["settings"]
 
 
