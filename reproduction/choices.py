@@ -27,6 +27,7 @@ from aspire.methods import (
     direct,
     drfa_prox,
     fedavg,
+    fedbuff,
     gcivr,
     gda,
     gdmax,
@@ -134,6 +135,7 @@ OURS: dict[str, Make] = {
 }
 FUNCTIONS: dict[str, Callable[..., Method]] = {
     "fedavg": fedavg,
+    "fedbuff": fedbuff,
     "afl": afl,
     "drfa-prox": drfa_prox,
     "q-ffl": q_ffl,
