@@ -29,7 +29,7 @@ from reproduction.reproduce import reproduce
 HERE = Path(__file__).parent
 OWN = ("wall_seconds", "versions", "sources")  # of the machine and the day
 EXPERIMENT = "table1"
-SUMMED_OTHERWISE = ("aspire-ease", "aspire-cp", "aspire-ease-sync", "mix-even")
+SUMMED_OTHERWISE = ("aspire-consensus", "aspire-consensus-gamma0")
 LISTED = (
     Request(("person-activity", "fashion-mnist"), seeds=(0, 1, 2)),
     Request(("person-activity",), SUMMED_OTHERWISE, seeds=tuple(range(10))),

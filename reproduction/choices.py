@@ -1,24 +1,46 @@
 """The methods of the experiments by name: each a plain function of (number of sites, settings).
 
-Settings that are left out are the method's own defaults. Every baseline scores the running mean of
-its iterates, as ASPIRE does (SPEC: same evaluation for all).
+`PAPERS` are the paper's own algorithms: equations (11) to (15) as printed, scored at z. The names
+`aspire-consensus`, `aspire-direct` and `aspire-central` are what this package adds. Settings that
+are left out are the method's own defaults; every baseline scores the running mean of its iterates,
+as ours do.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import fields
+from functools import partial
+from inspect import signature
 from typing import Any
 
 import numpy as np
+from torch.optim import SGD
+from torch.optim.lr_scheduler import LambdaLR
 
-from aspire.core.presets import Auto
-from aspire.methods import afl, aspire, central, cover, drfa_prox, fedavg, gcivr, gda, gdmax, q_ffl
-from aspire.methods import ind as ind_method
+from aspire.core.presets import Auto, Paper
+from aspire.methods import (
+    afl,
+    central,
+    consensus,
+    cover,
+    direct,
+    drfa_prox,
+    fedavg,
+    fedbuff,
+    gcivr,
+    gda,
+    gdmax,
+    ind,
+    q_ffl,
+)
 from aspire.sets import CDNorm
 from aspire.types import Method
 
 Settings = Mapping[str, Any]
+Make = Callable[[int, Settings], Method]
 LOCAL_STEPS = 5  # of ASPIRE-EASE_per; FedAvg, DRFA-Prox and q-FFL have the same by default
+SET = ("prior", "reach", "budget")
 
 
 def uncertainty(n: int, settings: Settings) -> CDNorm:
@@ -32,67 +54,114 @@ def uncertainty(n: int, settings: Settings) -> CDNorm:
     return CDNorm(prior=q, radius=float(settings.get("reach", 1.0)) * q, budget=budget)
 
 
-def preset(settings: Settings) -> Auto:
-    names = ("coupling", "dual", "ascent", "settle", "stride", "momentum")
-    return Auto(**{name: settings[name] for name in names if name in settings})
+def split(settings: Settings, preset: type) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The settings that belong to a preset, and the others but for those of the set."""
+    names = {f.name for f in fields(preset) if f.init}
+    own = {name: x for name, x in settings.items() if name in names}
+    rest = {name: x for name, x in settings.items() if name not in names and name not in SET}
+    return own, rest
 
 
-def family(**fixed: Any) -> Callable[[int, Settings], Method]:
-    """ASPIRE-EASE and the variants that differ from it in an argument of `aspire`."""
-
-    def make(n: int, settings: Settings) -> Method:
-        own: dict[str, Any] = {
-            name: n if value == "all" else value for name, value in fixed.items()
-        }
-        for name in ("local_steps", "pull_bound", "coordinate_bound"):
-            if name in settings:
-                own[name] = settings[name]
-        return aspire(uncertainty(n, settings), preset=preset(settings), **own)
-
-    return make
+def printed(n: int, settings: Settings, **fixed: Any) -> Method:
+    """The paper's algorithm: its constants are those of `Paper`."""
+    own, rest = split(settings, Paper)
+    return consensus(uncertainty(n, settings), preset=Paper(**own), **{**fixed, **rest})
 
 
-def mix_even(n: int, settings: Settings) -> Method:
+def copies(n: int, settings: Settings, **fixed: Any) -> Method:
+    """Our consensus form: rates from the problem's own scale."""
+    own, rest = split(settings, Auto)
+    return consensus(uncertainty(n, settings), preset=Auto(**own), **{**fixed, **rest})
+
+
+def common(n: int, settings: Settings) -> Method:
+    """Our direct form: one model, a torch optimiser at the master."""
+    rest = {name: x for name, x in settings.items() if name not in (*SET, "settle", "optimizer")}
+    settle = settings.get("settle")
+    if settings.get("optimizer") == "momentum":
+        rest["optimizer"] = partial(SGD, lr=rest.pop("learning_rate"), momentum=0.9)
+    usual = settle == SETTLE[False] and not rest.keys() & {"optimizer", "learning_rate"}
+    if settle is not None and not usual:  # the usual one is the method's default
+        rest["schedule"] = partial(LambdaLR, lr_lambda=lambda t: (1.0 + t / settle) ** -0.5)
+    return direct(uncertainty(n, settings), **rest)
+
+
+def together(n: int, settings: Settings) -> Method:
+    """Our rates on the paper's centralised algorithm."""
+    own, rest = split(settings, Auto)
+    return central(uncertainty(n, settings), preset=Auto(**own), **rest)
+
+
+def synchronous(n: int, settings: Settings, make: Make) -> Method:
+    return make(n, {"quorum": n, **settings})
+
+
+def fixed_weights(n: int, settings: Settings, make: Make) -> Method:
     """Gamma = 0: every weight stays at its prior."""
-    return family()(n, {**settings, "budget": 0.0})
+    return make(n, {**settings, "budget": 0.0})
 
 
-def centralised(n: int, settings: Settings) -> Method:
-    return central(uncertainty(n, settings), preset=preset(settings))
-
-
-def baseline(function: Callable[..., Method]) -> Callable[[int, Settings], Method]:
+def baseline(function: Callable[..., Method]) -> Make:
     """A method that takes its settings as they are."""
     return lambda n, settings: function(**{"average": True, **settings})
 
 
-def on_set(function: Callable[..., Method]) -> Callable[[int, Settings], Method]:
-    """A method on the same uncertainty set as ASPIRE; the rest of its settings as they are."""
+def on_set(function: Callable[..., Method]) -> Make:
+    """A method on the same uncertainty set as ours; the rest of its settings as they are."""
 
     def make(n: int, settings: Settings) -> Method:
-        own = {k: v for k, v in settings.items() if k not in ("prior", "reach", "budget")}
-        return function(uncertainty(n, settings), **{"average": True, **own})
+        rest = {name: x for name, x in settings.items() if name not in SET}
+        return function(uncertainty(n, settings), **{"average": True, **rest})
 
     return make
 
 
-MAKERS: dict[str, Callable[[int, Settings], Method]] = {
-    "aspire-ease": family(),
-    "aspire-ease-sync": family(quorum="all"),
-    "aspire-cp": family(drop=False, max_planes=None),
-    "aspire-ease-per": family(local_steps=LOCAL_STEPS),
-    "aspire-ease-central": centralised,
-    "mix-even": mix_even,
-    "fedavg": baseline(fedavg),
-    "afl": baseline(afl),
-    "drfa-prox": baseline(drfa_prox),
-    "q-ffl": baseline(q_ffl),
-    "ind": baseline(ind_method),  # with settings["site"]; the cell trains one for every site
-    "gda": on_set(gda),
-    "gdmax": on_set(gdmax),
-    "cover": baseline(cover),
-    "gcivr": baseline(gcivr),
+CP: dict[str, Any] = {"drop": False, "max_planes": None}
+PAPERS: dict[str, Make] = {
+    "aspire-ease": printed,
+    "aspire-ease-sync": partial(synchronous, make=printed),
+    "aspire-cp": partial(printed, **CP),
+    "aspire-ease-per": partial(printed, local_steps=LOCAL_STEPS),
+    "mix-even": partial(fixed_weights, make=printed),
 }
+OURS: dict[str, Make] = {
+    "aspire-consensus": copies,
+    "aspire-consensus-gamma0": partial(fixed_weights, make=copies),
+    "aspire-consensus-sync": partial(synchronous, make=copies),
+    "aspire-consensus-cp": partial(copies, **CP),
+    "aspire-direct": common,
+    "aspire-direct-gamma0": partial(fixed_weights, make=common),
+    "aspire-central": together,
+}
+FUNCTIONS: dict[str, Callable[..., Method]] = {
+    "fedavg": fedavg,
+    "fedbuff": fedbuff,
+    "afl": afl,
+    "drfa-prox": drfa_prox,
+    "q-ffl": q_ffl,
+    "ind": ind,  # with settings["site"]; the cell trains one for every site
+    "gda": gda,
+    "gdmax": gdmax,
+    "cover": cover,
+    "gcivr": gcivr,
+}
+BASELINES = {
+    name: (on_set if "uncertainty" in signature(function).parameters else baseline)(function)
+    for name, function in FUNCTIONS.items()
+}
+MAKERS: dict[str, Make] = {**PAPERS, **OURS, **BASELINES}
+ELSEWHERE = ("aspire-consensus-sync", "aspire-consensus-cp")  # rows of `time` and `planes`
+TABLE1 = tuple(name for name in MAKERS if name not in ELSEWHERE)
+FORMS = ("aspire-consensus", "aspire-direct")
+SETTLE = {True: 20.0, False: 2000.0}  # T of the step decay where the model is linear, or is not
+
+
+def parent(maker: str) -> str:
+    """The form that a variant of ours is of; of all else its own name."""
+    return next((form for form in FORMS if maker.startswith(form)), maker)
+
+
+SEARCHED = tuple(name for name in TABLE1 if parent(name) == name)
 
 
 def make(name: str, n: int, settings: Settings) -> Method:

@@ -13,7 +13,7 @@ from reproduction import paper, summary
 from reproduction.summary import Record
 
 Group = dict[str, list[Record]]  # the records of one data set by method, "METHOD|VARIANT"
-FEW = ("aspire-ease", "mix-even", "fedavg", "afl", "drfa-prox", "q-ffl")
+FEW = ("aspire-ease", "aspire-consensus", "aspire-direct", "fedavg", "afl", "drfa-prox", "q-ffl")
 SHARE = (0, 100)  # percent
 GRADIENTS = "worker gradients (count)"
 TIME = "virtual time (s)"
@@ -78,9 +78,10 @@ def among(group: Group, names: Sequence[str]) -> Group:
 
 def table1(group: Group) -> list[Chart]:
     shown = among(group, FEW)
-    found = lines(shown, "Worst site", "gradients", "worst_accuracy", (GRADIENTS, WORST))
+    validated = (GRADIENTS, "worst site's validation accuracy (%)")
+    found = lines(shown, "Worst site", "gradients", "worst_val_accuracy", validated)
     found.append(each_site(shown))
-    several = shown.get("aspire-ease") or next(iter(shown.values()))
+    several = shown.get("aspire-consensus") or next(iter(shown.values()))
     if "weights" in several[0]["history"]:
         found.append(weights(several[0]))
     return found
@@ -190,10 +191,12 @@ def tune(group: Group) -> list[Chart]:
     for several in group.values():
         values = [100 * record["worst_accuracy"] for record in several]
         found.append((values[0], min(values), max(values)))
-    note = "Dot: the default settings; line: from the worst to the best trial."
+    note = "Dot: the untouched setting; line: from the worst to the best one."
     axis: dict[str, Any] = {"x": "worst validation accuracy (%)", "y": "method"}
     names = [_title(key) for key in group]
-    return [dots("Trials", names=names, groups={"trials": found}, limits=SHARE, note=note, **axis)]
+    return [
+        dots("Settings", names=names, groups={"settings": found}, limits=SHARE, note=note, **axis)
+    ]
 
 
 DRAWERS: dict[str, Callable[[Group], list[Chart]]] = {

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from aspire.types import Method
-from reproduction import choices
+from reproduction import choices, knobs
 from reproduction.networks import run as networks_run
 from reproduction.networks import validation
 from reproduction.networks.run import Cell, short
@@ -32,7 +32,7 @@ def run(cell: Cell, device: str) -> dict[str, Any]:
 
 
 def method_of(cell: Cell, sites: int) -> Method:
-    return choices.make(cell.method, sites, choices.untouched(cell.method, linear=False))
+    return choices.make(cell.method, sites, knobs.untouched(cell.method, linear=False))
 
 
 def chosen(history: Sequence[Mapping[str, Any]], names: Sequence[str]) -> dict[str, Any]:

@@ -96,7 +96,7 @@ def test_a_gradient_lie_is_a_hundred_times_backwards(images):
 def test_a_model_lie_is_told_by_one_worker_alone(images, lie):
     problem, _ = two(images)
     corrupted = attack.corrupted(problem, lie)
-    method = choices.make("aspire-ease", 4, {})
+    method = choices.make("aspire-consensus", 4, {})
     liar = attack.lying(method)
     w = problem.flat.start
     scalars = {"draws": 0.0, "pi": 0.2, "kappa": 1.0, "rate": 0.1}
@@ -149,8 +149,8 @@ def test_the_attacker_counts_in_no_figure(data):
 
 
 def reports_of(data, kind, count=12):
-    """What the extra site says in a simulated run of ASPIRE-EASE."""
-    cell = cells.Cell("table2", "fashion-mnist", "x", 0, "aspire-ease", 400, attack=kind)
+    """What the extra site says in a simulated run of the consensus form."""
+    cell = cells.Cell("table2", "fashion-mnist", "x", 0, "aspire-consensus", 400, attack=kind)
     simulation = cells.job_of(cell, str(data))[0].begin()
     found = []
     while len(found) < count:
