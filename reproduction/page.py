@@ -7,9 +7,18 @@ from pathlib import Path
 
 from aspire import pages
 from aspire.pages import Block, Heading, Page, Table, Text
-from reproduction import paper, pictures
+from reproduction import paper, pictures, remarks
 from reproduction.results import Record
-from reproduction.tables import COLUMNS, NOTES, PLAIN, TITLES, Line, by_dataset, experiments_in
+from reproduction.tables import (
+    COLUMNS,
+    NOTES,
+    PLAIN,
+    TITLES,
+    Line,
+    by_dataset,
+    experiments_in,
+    of_dataset,
+)
 
 ABOUT = (
     "Jiao, Yang, Song: Distributed Distributionally Robust Optimization with Non-Convex Objectives "
@@ -31,6 +40,9 @@ def section(name: str, records: Sequence[Record]) -> list[Block]:
     found: list[Block] = [Heading(TITLES[name]), Text(NOTES[name])]
     for dataset, lines in by_dataset(name, records).items():
         found.append(table(name, paper.DATASETS.get(dataset, dataset), lines))
+        remark = remarks.about(name, lines, of_dataset(records, dataset))
+        if remark:
+            found.append(Text(remark))
         found += pictures.draw(name, dataset, records)
     return found
 

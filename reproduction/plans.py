@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from reproduction import attack, choices, tune
+from reproduction import attack, choices, table2, tune
 from reproduction.cells import SPREAD, SYNTHETIC, Cell
 from reproduction.data import READERS
 
@@ -22,9 +22,8 @@ BUDGETS = {
 }
 QUICK = 50  # --quick divides budgets by this
 LEAST = 40  # gradients per site: the start-up probe takes 13 of them
-PULL_BOUND = 10.0
-COORDINATE_BOUND = 1.0
 MOST_WORKERS = 100_000
+ITERATIONS = 30_000  # of `theorem`
 OURS = "aspire-consensus"  # of the experiments besides table 1
 
 
@@ -47,7 +46,6 @@ class Row:
     settings: dict[str, Any] = field(default_factory=dict)
     attack: str = ""
     trusting: bool = False  # the prior gives the extra site 0.1/N
-    bounded: bool = False  # both bounds on the pull
 
 
 Rows = dict[str, Row]
@@ -67,6 +65,7 @@ class Experiment:
     delays: str = "even"
     share: float = 1.0  # of the table's budget
     full: bool = False
+    size: int = 0  # of one without data: its largest number of workers, or its iterations
     timed: bool = False  # --tuned takes the settings that were chosen for time
     datasets: tuple[str, ...] = tuple(READERS)
 
@@ -76,23 +75,11 @@ def rows_of(*names: str) -> Callable[[int], Rows]:
 
 
 def attacked(n: int) -> Rows:
-    """Table 2: the backdoor against everybody, and three lying sites against ours.
-
-    Where a site is not to be trusted ours has its two bounds; `unbounded` has neither.
-    """
-    door = attack.BACKDOOR
-    rows = {name: Row(name, attack=door) for name in ("fedavg", f"{OURS}-gamma0", "afl", "q-ffl")}
-    rows["drfa-prox"] = Row("drfa-prox", attack=door, trusting=True)
-    rows["drfa-prox-even"] = Row("drfa-prox", attack=door)
-    rows[OURS] = Row(OURS, attack=door, trusting=True, bounded=True)
-    rows[f"{OURS}-even"] = Row(OURS, attack=door, bounded=True)
-    rows[f"{OURS}-unbounded"] = Row(OURS, attack=door, trusting=True)
-    rows[f"{OURS}-clean"] = Row(OURS, bounded=True)
-    for lie in (attack.SCALED, attack.GRADIENT, attack.FIXED):
-        rows[f"lie-{lie}"] = Row(OURS, attack=lie)
-        bound = {"pull_bound": PULL_BOUND}
-        rows[f"lie-{lie}-bounded"] = Row(OURS, bound, attack=lie)
-    return rows
+    """Table 2, see `table2`: every method, prior and bound, with and without an attacker."""
+    return {
+        cell.key: Row(cell.family.maker, cell.settings, cell.attack, trusting=cell.low)
+        for cell in table2.variants()
+    }
 
 
 def along_gamma(n: int) -> Rows:
@@ -108,7 +95,9 @@ TIMED = ("time", "worst_accuracy")
 TIMES = (OURS, f"{OURS}-sync", f"{OURS}-cp", "afl", "drfa-prox", "fedavg")
 PLANS: dict[str, Experiment] = {
     "table1": Experiment(rows_of(*choices.TABLE1), seeds=10, curves=(*CURVE, "weights")),
-    "table2": Experiment(attacked, seeds=10, curves=(*CURVE, "attack_success")),
+    "table2": Experiment(
+        attacked, seeds=3, curves=(*CURVE, "attack_success"), points=10, share=0.5
+    ),
     "gamma": Experiment(along_gamma, seeds=3, points=5),
     "time": Experiment(
         rows_of(*TIMES),
@@ -128,6 +117,7 @@ PLANS: dict[str, Experiment] = {
         lambda n: {"lognormal": Row("")},
         seeds=10,
         curves=("workers", "ratio"),
+        size=MOST_WORKERS,
         datasets=(SYNTHETIC,),
     ),
     "rates": Experiment(
@@ -138,6 +128,14 @@ PLANS: dict[str, Experiment] = {
         share=0.1,
         full=True,
         datasets=("fashion-mnist", "person-activity"),
+    ),
+    "theorem": Experiment(
+        lambda n: {"theorem1": Row("")},
+        seeds=3,
+        curves=("t", "gap"),
+        points=30,
+        size=ITERATIONS,
+        datasets=(SYNTHETIC,),
     ),
     "tune": Experiment(rows_of(*choices.TABLE1), seeds=1, curves=TIMED, points=40, share=0.5),
 }
@@ -211,7 +209,7 @@ def cell_of(
 
 def budget_of(plan: Experiment, dataset: str, quick: bool) -> int:
     if dataset == SYNTHETIC:
-        return 1000 if quick else MOST_WORKERS
+        return 1000 if quick else plan.size
     least = LEAST * len(READERS[dataset].sites)
     return max(least, round(plan.share * BUDGETS[dataset] / (QUICK if quick else 1)))
 
@@ -227,7 +225,4 @@ def settings_of(plan: Experiment, dataset: str, row: Row, tuned: bool) -> dict[s
         base = {name: value for name, value in found.items() if name not in drop}
     if row.trusting:
         base["prior"] = attack.trusting(len(READERS[dataset].sites)).tolist()
-    if row.bounded:
-        base["pull_bound"] = PULL_BOUND
-        base["coordinate_bound"] = COORDINATE_BOUND
     return base | row.settings

@@ -45,6 +45,7 @@ FIGURES = (
     "alone",
     "folds",
     "attack_success",
+    "adaptive_success",
     "extra_weight",
     "gap",
     "largest_delay",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -21,6 +21,7 @@ from aspire.types import Task, look_at
 from reproduction import attack
 
 COLUMNS = ("t", "time", "gradients", "worst_accuracy", "worst_loss", "accuracies", "losses")
+SUCCESSES = ("attack_success", "adaptive_success")
 DIGITS = 5  # of what is in the history
 OF_TRAIN = (  # in the result of `train`, and of no use in a cell: no site there has a `val`
     *("val_losses", "val_accuracies", "val_samples", "worst_val_loss", "worst_val_accuracy"),
@@ -35,7 +36,7 @@ class Watch:
     full       evenly in their logarithm instead, with the squared stationarity gap
     horizon    the run ends at this virtual time; looks are evenly in it, half of them in its
                logarithm: a curve that rises fast at the start
-    triggered  stamped test samples: the last site is the attacker's and counts in no figure
+    triggered  stamped test samples by the name of their figure
     """
 
     job: Job
@@ -43,7 +44,7 @@ class Watch:
     points: int
     full: bool = False
     horizon: float | None = None
-    triggered: Tensor | None = None
+    triggered: Mapping[str, Tensor] = field(default_factory=dict)
     history: list[dict[str, Any]] = field(default_factory=list)
     stopped: str = ""  # why the run could not go on
     seconds: float = 0.0
@@ -59,7 +60,7 @@ class Watch:
             steps = np.union1d(early, even)
         self.due = [float(step) for step in steps[:-1]]
         names = self.job.problem.names
-        self.honest = len(names) - int(names[-1] == attack.EXTRA)
+        self.honest = len(names) - int(names[-1] == attack.EXTRA)  # the attacker's is in no figure
 
     def carry_out(self) -> dict[str, Any]:
         simulation = self.job.begin()
@@ -99,7 +100,7 @@ class Watch:
         found["history"] = self.columns()
         if self.stopped:
             found |= {"stopped": self.stopped, "worst_loss": None}
-        for name in ("attack_success", "extra_weight", "gap"):
+        for name in (*SUCCESSES, "extra_weight", "gap"):
             if name in self.history[-1]:
                 found[name] = self.history[-1][name]
         return found
@@ -117,10 +118,11 @@ class Watch:
         line = evaluate(self.job, simulation)
         if self.full:
             line["gap"] = squared_gap(self.job, simulation)
-        if self.triggered is not None:
+        if self.triggered:
             flat = self.job.problem.flat
             model = flat.module(self.job.method.model(simulation.master)).eval()
-            line["attack_success"] = attack.share_sent(model, self.triggered)
+            for name, inputs in self.triggered.items():
+                line[name] = attack.share_sent(model, inputs)
         if self.honest < len(self.job.problem.names):
             line["extra_weight"] = line["weights"][-1]
             for name in ("losses", "train_losses", "test_losses", "accuracies", "weights"):
@@ -160,7 +162,7 @@ class Watch:
 
     def columns(self) -> dict[str, list[Any]]:
         """The history by columns, rounded: what curves are drawn from."""
-        wanted = [*COLUMNS, "weights", "planes", "attack_success", "extra_weight", "gap"]
+        wanted = [*COLUMNS, "weights", "planes", *SUCCESSES, "extra_weight", "gap"]
         names = [name for name in wanted if any(name in line for line in self.history)]
         return {name: [_short(line.get(name)) for line in self.history] for name in names}
 
