@@ -7,7 +7,7 @@ from pathlib import Path
 
 from aspire import pages
 from aspire.pages import Block, Heading, Page, Table, Text
-from reproduction import paper, pictures, remarks
+from reproduction import paper, pictures
 from reproduction.results import Record
 from reproduction.tables import (
     COLUMNS,
@@ -17,7 +17,7 @@ from reproduction.tables import (
     Line,
     by_dataset,
     experiments_in,
-    of_dataset,
+    remarks,
 )
 
 ABOUT = (
@@ -40,9 +40,7 @@ def section(name: str, records: Sequence[Record]) -> list[Block]:
     found: list[Block] = [Heading(TITLES[name]), Text(NOTES[name])]
     for dataset, lines in by_dataset(name, records).items():
         found.append(table(name, paper.DATASETS.get(dataset, dataset), lines))
-        remark = remarks.about(name, lines, of_dataset(records, dataset))
-        if remark:
-            found.append(Text(remark))
+        found += [Text(line) for line in remarks(name, dataset, records)]
         found += pictures.draw(name, dataset, records)
     return found
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from reproduction import paper, remarks, results, summary, table2
+from reproduction import paper, results, sentences, summary, table2
 from reproduction.results import Record
 
 Line = dict[str, Any]
@@ -79,14 +79,15 @@ def markdown(directory: Path) -> str:
         parts.append(f"### {TITLES[name]}\n\n`aspire reproduce {name}`. {NOTES[name]}\n")
         for dataset, lines in by_dataset(name, records).items():
             parts.append(markdown_table(paper.DATASETS.get(dataset, dataset), name, lines))
-            remark = remarks.about(name, lines, of_dataset(records, dataset))
-            if remark:
-                parts.append(f"{remark}\n")
+            parts += [f"{line}\n" for line in remarks(name, dataset, records)]
     return "\n".join(parts)
 
 
-def of_dataset(records: Sequence[Record], dataset: str) -> list[Record]:
-    return [record for record in records if record["dataset"] == dataset]
+def remarks(name: str, dataset: str, records: Sequence[Record]) -> list[str]:
+    """A note on one data set."""
+    own = [record for record in records if record["dataset"] == dataset]
+    said = sentences.about(name, own)
+    return [said] if said else []
 
 
 def markdown_table(title: str, name: str, lines: Sequence[Line]) -> str:

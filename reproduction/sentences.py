@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from reproduction import attack, paper
+from reproduction import attack, paper, summary
 from reproduction.table2 import FAMILIES, WITHOUT, Variant, most_lost, over, paired
 
 Line = Mapping[str, Any]
@@ -14,10 +14,10 @@ Record = Mapping[str, Any]
 Known = Mapping[str, Sequence[Record]]  # the cells of one data set by their key
 
 
-def about(name: str, lines: Sequence[Line], records: Sequence[Record]) -> str:
+def about(name: str, records: Sequence[Record]) -> str:
     """What the cells of one data set say, in words; '' where there is nothing to say."""
     if name == "rates":
-        return rising(lines)
+        return rising(summary.lines_of(name, records))
     if name != "table2":
         return ""
     known: dict[str, list[Record]] = {}
