@@ -24,6 +24,7 @@ from aspire.methods import (
     direct,
     drfa_prox,
     fedavg,
+    fedbuff,
     gcivr,
     gda,
     gdmax,
@@ -124,6 +125,7 @@ OURS: dict[str, Make] = {
 }
 BASELINES: dict[str, Make] = {
     "fedavg": baseline(fedavg),
+    "fedbuff": baseline(fedbuff),
     "afl": baseline(afl),
     "drfa-prox": baseline(drfa_prox),
     "q-ffl": baseline(q_ffl),

@@ -31,6 +31,7 @@ SCALED = "scaled"
 GRADIENT = "gradient"
 FIXED = "fixed"
 LIES = (SCALED, GRADIENT, FIXED)
+DIRECTIONS = ("g", "move")  # reported vectors that start from nothing; the others are models
 
 # ---------------------------------------------------------------- a site that lies
 
@@ -89,9 +90,9 @@ def corrupted(problem: Problem, attack: str) -> Problem:
 class Seen:
     """What the adaptive site has seen of the honest ones: their last lengths and models.
 
-    The length of a gradient is its norm, that of a model its distance from where it started: the
-    model that the task brought or, where sites keep a copy of their own, the mean of the honest
-    sites' last ones.
+    The length of a gradient or of a move is its norm, that of a model its distance from where it
+    started: the model that the task brought or, where sites keep a copy of their own, the mean of
+    the honest sites' last ones.
     """
 
     honest: int
@@ -107,14 +108,14 @@ class Seen:
 
     def start(self, task: Task, name: str) -> Tensor | float:
         """Where a reported vector is measured from."""
-        if name == "g":
+        if name in DIRECTIONS:
             return 0.0
         if "w" in task.vectors and "v" not in task.vectors:
             return task.vectors["w"]
         return torch.stack(list(self.models.values())).mean(0)
 
     def length(self, task: Task, report: Report) -> float | None:
-        for name in ("g", "w"):
+        for name in (*DIRECTIONS, "w"):
             if name in report.vectors:
                 return float((report.vectors[name] - self.start(task, name)).norm())
         return None

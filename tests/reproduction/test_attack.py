@@ -142,7 +142,13 @@ STEP = {"draws": 0.0, "pi": 0.2, "kappa": 1.0, "rate": 0.1, "s": 2.0}
 
 @pytest.mark.parametrize(
     ("maker", "kind"),
-    [("fedavg", "local"), ("drfa-prox", "local"), ("afl", "gradient"), ("aspire-ease", "step")],
+    [
+        ("fedavg", "local"),
+        ("fedbuff", "local"),
+        ("drfa-prox", "local"),
+        ("afl", "gradient"),
+        ("aspire-ease", "step"),
+    ],
 )
 def test_an_adaptive_site_says_nothing_longer_than_the_longest_honest_one(images, maker, kind):
     sites = attack.sites_with(images, attack.ADAPTIVE, 0)
