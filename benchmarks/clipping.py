@@ -14,7 +14,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from aspire.methods.aspire_ease import optimisers
+from aspire.methods import optimisers
 from reproduction.networks import liars, run
 from reproduction.networks.plan import Plan
 

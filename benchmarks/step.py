@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import itertools
 
-from aspire.methods.aspire_ease import optimisers
+from aspire.methods import optimisers
 from reproduction.networks import plan, run
 from reproduction.networks.methods import DIRECT
 

@@ -156,9 +156,16 @@ def test_a_file_may_give_a_model_as_reference(file: Path) -> None:
 
 def test_an_optimizer_that_the_method_does_not_take_is_said(file: Path) -> None:
     file.write_text(PROBLEM + OPTIMIZER)
-    code, said = call("train", file, "--iterations", 5, "--method", "afl")
+    code, said = call("train", file, "--iterations", 5, "--method", "central")
     assert code == 0
-    assert f"optimizer() of {file} is not used: afl takes none" in said
+    assert f"optimizer() of {file} is not used: central takes none" in said
+
+
+def test_an_optimizer_by_name_counts_more_than_that_of_the_file(file: Path) -> None:
+    file.write_text(PROBLEM + OPTIMIZER)
+    settings = trained(file, "--method", "afl(optimizer='adam', settle=20)")
+    assert (settings["optimizer"], settings["schedule"]) == ("adam", "schedule")
+    assert call("replay", file.parent / "run")[0] == 0
 
 
 REFUSED = {

@@ -8,9 +8,11 @@ from aspire.methods import (
     METHODS,
     afl,
     aspire,
+    cover,
     direct,
     drfa_prox,
     fedavg,
+    fedbuff,
     gdmax,
     ind,
     q_ffl,
@@ -35,7 +37,20 @@ VARIANTS: dict[str, Callable[[], Method]] = {
     "drfa-prox-quorum": lambda: drfa_prox(3, quorum=2, average=True),
     "q-ffl-quorum": lambda: q_ffl(2.0, 1, quorum=2),
     "gdmax": lambda: gdmax(average=True),
+    "fedavg-adam": lambda: fedavg(2, 0.3, optimizer="adam", settle=20, average=True),
+    "fedbuff-adam-clip": lambda: fedbuff(2, 0.2, buffer=2, optimizer="adam", clip=2.0, settle=20),
+    "afl-momentum-clip": lambda: afl(0.3, optimizer="momentum", clip=1.0, quorum=2),
+    "drfa-prox-adam-clip": lambda: drfa_prox(2, optimizer="adam", clip=2.0),
+    "cover-adam-clip": lambda: cover(optimizer="adam", clip=1.5, sampled=2, settle=20),
 }
 ROWS = {name: METHODS[name] for name in METHODS if name != "consensus"} | VARIANTS
-MEAN = {"fedavg", "fedavg-quorum", "mix-even", "q-ffl-quorum"}  # no minimax methods
+MEAN = {
+    "fedavg",
+    "fedavg-adam",
+    "fedavg-quorum",
+    "fedbuff",
+    "fedbuff-adam-clip",
+    "mix-even",
+    "q-ffl-quorum",
+}  # no minimax methods
 STEADY = {"central"}  # nobody leaves or joins

@@ -73,6 +73,10 @@ def test_a_bad_text_is_one_sentence(text: str, sentence: str) -> None:
         ("aspire", {"preset": "papr"}, "preset='papr': expected one of auto, paper"),
         ("aspire", {"uncertainty": "simplex"}, "uncertainty='simplex': expected None"),
         ("direct", {"optimizer": "adam"}, "optimizer='adam': expected None"),
+        ("afl", {"optimizer": "adm"}, "optimizer='adm': expected 'adam', 'momentum', a function"),
+        ("afl", {"optimizer": 3}, "optimizer=3: expected a string or None"),
+        ("afl", {"schedule": "linear"}, "schedule='linear': expected None"),
+        ("ind", {"site": 0, "clip": 1}, "'ind' has no argument 'clip'"),
         (3, {}, "method=3: expected one of afl"),
     ],
 )
@@ -89,8 +93,9 @@ def test_objects_are_passed_and_whole_numbers_are_whole() -> None:
     assert make("gdmax", uncertainty=Simplex()).settings["uncertainty"] == Simplex()
     made = make("direct", {"quorum": 2}, optimizer=torch.optim.SGD)
     assert made.settings["optimizer"] == "SGD"
-    with pytest.raises(ValueError, match="'afl' has no argument 'optimizer'"):
-        make("afl", optimizer=torch.optim.SGD)
+    assert make("afl", optimizer=torch.optim.SGD).settings["optimizer"] == "SGD"
+    with pytest.raises(ValueError, match="'central' has no argument 'optimizer'"):
+        make("central", optimizer=torch.optim.SGD)
     assert takes("direct", "quorum")
     assert not takes("afl", "staleness")
 

@@ -14,7 +14,7 @@ from torch import nn
 from aspire import train
 from aspire.api import Interrupted, prepare, replay, resume
 from aspire.methods import aspire, direct
-from aspire.methods.aspire_ease.optimisers import (
+from aspire.methods.optimisers import (
     Default,
     FlooredAdamW,
     moments_of,

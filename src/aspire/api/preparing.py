@@ -27,7 +27,7 @@ from aspire.arguments import flag, whole_number
 from aspire.core.preset_names import preset_of
 from aspire.core.schedules import Preset
 from aspire.methods.aspire_ease.forms import aspire, form_of
-from aspire.methods.aspire_ease.optimisers import Make, Schedule
+from aspire.methods.optimisers import Make, Schedule
 from aspire.problem.metrics import metrics_of
 from aspire.problem.problem import AUTO, Loss, Problem, build, is_linear
 from aspire.problem.samples import named

@@ -202,7 +202,8 @@ def named_method(
         if not by_name.takes(name, key):
             raise ValueError(f"{key}={value!r}: expected no such option, since {name} has no {key}")
     known = inspect.signature(by_name.factory_of(name)).parameters
-    objects = functions_of(module, name, known)
+    found = functions_of(module, name, known)
+    objects = {key: function for key, function in found.items() if key not in arguments}
     if "reference" not in (*arguments, *given):
         objects |= reference_of(module, name, known)
     if uncertainty is not None and "uncertainty" in known:

@@ -11,6 +11,7 @@ from aspire.methods.baselines.afl import afl
 from aspire.methods.baselines.cover import cover
 from aspire.methods.baselines.drfa_prox import drfa_prox
 from aspire.methods.baselines.fedavg import fedavg
+from aspire.methods.baselines.fedbuff import fedbuff
 from aspire.methods.baselines.gcivr import gcivr
 from aspire.methods.baselines.gda import gda
 from aspire.methods.baselines.gdmax import gdmax
@@ -28,6 +29,7 @@ __all__ = [
     "direct",
     "drfa_prox",
     "fedavg",
+    "fedbuff",
     "gcivr",
     "gda",
     "gdmax",

@@ -21,6 +21,7 @@ from aspire.methods.baselines.afl import afl
 from aspire.methods.baselines.cover import cover
 from aspire.methods.baselines.drfa_prox import drfa_prox
 from aspire.methods.baselines.fedavg import fedavg
+from aspire.methods.baselines.fedbuff import fedbuff
 from aspire.methods.baselines.gcivr import gcivr
 from aspire.methods.baselines.gda import gda
 from aspire.methods.baselines.gdmax import gdmax
@@ -39,6 +40,7 @@ METHODS: dict[str, Factory] = {
     "direct": direct,
     "drfa_prox": drfa_prox,
     "fedavg": fedavg,
+    "fedbuff": fedbuff,
     "gcivr": gcivr,
     "gda": gda,
     "gdmax": gdmax,

@@ -33,7 +33,7 @@ from aspire.runs.selection import Watched
 from aspire.types import Amount, As
 
 FOLDER = "checkpoints"
-FORMAT = "7"
+FORMAT = "8"
 KEPT = 3
 TREE = "tree"  # the name of the tensor that holds the bytes of the JSON text
 

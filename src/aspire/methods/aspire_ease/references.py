@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from aspire.arguments import near, real_number, shown, whole_number
-from aspire.methods.aspire_ease import optimisers
+from aspire.methods import optimisers
 from aspire.problem import sites
 from aspire.protocol import LARGEST
 from aspire.types import Array, Facts, Local, Task, Tensors

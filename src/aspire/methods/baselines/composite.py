@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 from aspire.methods import arguments
-from aspire.methods.baselines import state
+from aspire.methods.baselines import state, steps
+from aspire.methods.baselines.shared import Shared
 from aspire.methods.baselines.state import Ask, State
 from aspire.methods.descent import cost, drawn
 from aspire.methods.worker import loss_is_due
@@ -105,7 +106,7 @@ def ask(master: Master, kind: str, workers: Indices, counts: Array) -> Ask:
     return Ask(kind, workers, vectors, counts=counts)
 
 
-def step(master: Master, reports: list[Report], a: float) -> None:
+def step(shared: Shared, master: Master, reports: list[Report], a: float) -> None:
     """u <- g(w) + (1 - a)(u - g(w_before)), V likewise; w <- w - eta T V/u.
 
     a = 1 forgets the past: a checkpoint. T V/u stands for a mean of gradients. Differences of
@@ -125,7 +126,10 @@ def step(master: Master, reports: list[Report], a: float) -> None:
     master.u = u
     master.V = V
     master.before = master.w
-    master.w = master.w.sub(V, alpha=master.constants["rate"] * T / u)
+    if shared.optimizer is None:
+        master.w = master.w.sub(V, alpha=steps.rate(shared, master) * T / u)
+    else:
+        master.w = steps.against(shared, master, T / u * V)
 
 
 def longest(master: Master, reports: list[Report]) -> float:

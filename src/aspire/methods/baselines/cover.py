@@ -9,18 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Unpack
 
 import numpy as np
 
 from aspire.methods import arguments
 from aspire.methods.baselines import composite, draws, rounds, state
 from aspire.methods.baselines.composite import ROWS, Master
+from aspire.methods.baselines.shared import Shared, SharedArguments, spelled_out
 from aspire.methods.baselines.state import Ask
 from aspire.types import Array, Facts, Kind, Method, Report, Task
 
 # ------------------------------------------- worker: composite.rows; master: composite.Master
 
 
+@spelled_out
 def cover(
     temperature: float | None = None,
     rate: float | None = None,
@@ -28,7 +31,7 @@ def cover(
     momentum: float = 0.1,
     sampled: int = 1,
     prior: Sequence[float] | Mapping[str, float] | Array | str | None = None,
-    average: bool = False,
+    **shared: Unpack[SharedArguments],
 ) -> Method:
     """Return the method as a value.
 
@@ -37,12 +40,12 @@ def cover(
     momentum     a, the weight of the newest evaluation in u and V, in (0, 1]
     sampled      workers drawn a round, with replacement, by the prior
     prior        q; None: even
-    average      model(master) is the running mean of w
+    shared       see `Shared`
     """
     settings = arguments.check({"sampled": sampled}, {"temperature": temperature, "rate": rate})
     if not 0 < momentum <= 1:
         raise ValueError(f"momentum={momentum}: expected a number above 0 and at most 1")
-    rules = Rules(temperature, rate, momentum, sampled, prior, average)
+    rules = Rules(temperature, rate, momentum, sampled, prior, Shared(**shared))
     return rounds.method(
         "cover", {**settings, "momentum": momentum, "prior": prior}, rules, ROWS, Master
     )
@@ -57,8 +60,7 @@ class Rules:
     momentum: float
     sampled: int
     prior: Sequence[float] | Mapping[str, float] | Array | str | None
-    average: bool
-    quorum: None = None
+    shared: Shared
 
     @property
     def kinds(self) -> Mapping[str, Kind]:
@@ -85,5 +87,7 @@ class Rules:
 
     def close(self, master: Master, reports: list[Report]) -> Ask | None:
         """u <- g_i(w) + (1 - a)(u - g_i(w_before)), V likewise;  w <- w - eta T V/u."""
-        composite.step(master, reports, 1.0 if master.phase == "checkpoint" else self.momentum)
+        composite.step(
+            self.shared, master, reports, 1.0 if master.phase == "checkpoint" else self.momentum
+        )
         return None

@@ -9,13 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from typing import Unpack
 
 import numpy as np
 from torch import Tensor
 
 from aspire.core.equations import project_simplex
 from aspire.methods import arguments, descent
-from aspire.methods.baselines import draws, rounds, state
+from aspire.methods.baselines import draws, rounds, state, steps
+from aspire.methods.baselines.shared import Shared, SharedArguments, spelled_out
 from aspire.methods.baselines.state import Ask, State
 from aspire.methods.worker import PASSES
 from aspire.types import Array, Count, Facts, Kind, Local, Method, Report, Task
@@ -59,6 +61,7 @@ class Master(State):
     snapshot: Count = 0  # batches that all workers had drawn at the last snapshot
 
 
+@spelled_out
 def drfa_prox(
     local_steps: int = 5,
     rate: float | None = None,
@@ -68,7 +71,7 @@ def drfa_prox(
     sampled: int | None = None,
     prior: Sequence[float] | Mapping[str, float] | Array | str | None = None,
     quorum: int | None = None,
-    average: bool = False,
+    **shared: Unpack[SharedArguments],
 ) -> Method:
     """Return the method as a value.
 
@@ -79,14 +82,16 @@ def drfa_prox(
     sampled         m, draws in each phase; None: as many as there are workers
     prior           q, where lam starts and what it is drawn to; None: even
     quorum          S, answers that close a phase; None: all
-    average         model(master) is the running mean of w
+    shared          see `Shared`
     """
     counts = {"local_steps": local_steps, "sampled": sampled, "quorum": quorum}
     rates = {"rate": rate, "rate_weights": rate_weights}
     settings = arguments.check(counts, rates)
     if regularisation is not None and not 0 <= regularisation < np.inf:
         raise ValueError(f"regularisation={regularisation}: expected a number of at least 0")
-    rules = Rules(local_steps, rate, rate_weights, regularisation, sampled, prior, quorum, average)
+    rules = Rules(
+        local_steps, rate, rate_weights, regularisation, sampled, prior, quorum, Shared(**shared)
+    )
     kinds: dict[str, descent.Rows] = {
         "local": partial(paths, local_steps=local_steps),
         "snapshot": snapshots,
@@ -106,7 +111,7 @@ class Rules:
     sampled: int | None
     prior: Sequence[float] | Mapping[str, float] | Array | str | None
     quorum: int | None
-    average: bool
+    shared: Shared
 
     @cached_property
     def kinds(self) -> Mapping[str, Kind]:
@@ -139,7 +144,7 @@ class Rules:
             master.seed, master.t, state.free(master), master.weights, m
         )
         s = draws.step(master.seed, master.t, self.local_steps)
-        scalars = {"rate": master.constants["rate"], "s": float(s)}
+        scalars = {"rate": steps.rate(self.shared, master), "s": float(s)}
         return Ask("local", workers, {"w": state.model(master, master.w)}, scalars, counts)
 
     def close(self, master: Master, reports: list[Report]) -> Ask | None:
@@ -147,8 +152,9 @@ class Rules:
         if master.phase == "snapshot":
             self.lam_step(master, reports)
             return None
-        master.w = mean(master, reports, "w")
+        new = mean(master, reports, "w")
         w_s = {"w": state.model(master, mean(master, reports, "w_s"))}
+        master.w = steps.toward(self.shared, master, new)
         m = self.sampled or int(master.present.sum())
         others = draws.even(master.seed, master.t, state.free(master), m)
         before = master.snapshot

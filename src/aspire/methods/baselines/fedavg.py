@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from typing import Unpack
 
 from aspire.methods import arguments, descent
-from aspire.methods.baselines import rounds, state
+from aspire.methods.baselines import rounds, state, steps
+from aspire.methods.baselines.shared import Shared, SharedArguments, spelled_out
 from aspire.methods.baselines.state import Ask, State
 from aspire.types import Array, Facts, Kind, Local, Method, Report, Task
 
@@ -31,13 +33,14 @@ def ends(tasks: Sequence[Task], locals_: Sequence[Local], *, local_steps: int) -
 # ---------------------------------------------------------------- master: State, nothing more
 
 
+@spelled_out
 def fedavg(
     local_steps: int = 5,
     rate: float | None = None,
     *,
     prior: Sequence[float] | Mapping[str, float] | Array | str | None = None,
     quorum: int | None = None,
-    average: bool = False,
+    **shared: Unpack[SharedArguments],
 ) -> Method:
     """Return the method as a value.
 
@@ -45,10 +48,10 @@ def fedavg(
     rate         their step; None: 1 / max_j L_j from the start-up probe
     prior        weights of the mean; None: the plain mean
     quorum       S, answers that close a round; None: all
-    average      model(master) is the running mean of w
+    shared       see `Shared`
     """
     settings = arguments.check({"local_steps": local_steps, "quorum": quorum}, {"rate": rate})
-    rules = Rules(local_steps, rate, prior, quorum, average)
+    rules = Rules(local_steps, rate, prior, quorum, Shared(**shared))
     kinds = {"local": partial(ends, local_steps=local_steps)}
     return rounds.method("fedavg", {**settings, "prior": prior}, rules, kinds)
 
@@ -61,7 +64,7 @@ class Rules:
     rate: float | None
     prior: Sequence[float] | Mapping[str, float] | Array | str | None
     quorum: int | None
-    average: bool
+    shared: Shared
 
     @cached_property
     def kinds(self) -> Mapping[str, Kind]:
@@ -81,11 +84,12 @@ class Rules:
 
     def ask(self, master: State) -> Ask:
         w = {"w": state.model(master, master.w)}
-        return Ask("local", state.free(master), w, dict(master.constants))
+        return Ask("local", state.free(master), w, {"rate": steps.rate(self.shared, master)})
 
     def close(self, master: State, reports: list[Report]) -> Ask | None:
         """w <- sum_j q_j w_j / sum_j q_j over those who answered."""
         share = [float(master.weights[r.worker]) for r in reports]
         if sum(share) > 0:
-            master.w = descent.weighted(share, [r.vectors["w"] for r in reports])
+            new = descent.weighted(share, [r.vectors["w"] for r in reports])
+            master.w = steps.toward(self.shared, master, new)
         return None

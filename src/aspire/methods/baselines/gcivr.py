@@ -9,18 +9,21 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Unpack
 
 import numpy as np
 
 from aspire.methods import arguments
 from aspire.methods.baselines import composite, draws, rounds, state
 from aspire.methods.baselines.composite import ROWS, Master
+from aspire.methods.baselines.shared import Shared, SharedArguments, spelled_out
 from aspire.methods.baselines.state import Ask
 from aspire.types import Array, Facts, Kind, Method, Report, Task
 
 # ------------------------------------------- worker: composite.rows; master: composite.Master
 
 
+@spelled_out
 def gcivr(
     temperature: float | None = None,
     rate: float | None = None,
@@ -28,7 +31,7 @@ def gcivr(
     period: int | None = None,
     sampled: int | None = None,
     prior: Sequence[float] | Mapping[str, float] | Array | str | None = None,
-    average: bool = False,
+    **shared: Unpack[SharedArguments],
 ) -> Method:
     """Return the method as a value.
 
@@ -37,11 +40,11 @@ def gcivr(
     period       rounds from one checkpoint to the next; None: sqrt(N), rounded up
     sampled      workers drawn in the rounds between, with replacement, by the prior; None: same
     prior        q; None: even
-    average      model(master) is the running mean of w
+    shared       see `Shared`
     """
     counts = {"period": period, "sampled": sampled}
     settings = arguments.check(counts, {"temperature": temperature, "rate": rate})
-    rules = Rules(temperature, rate, period, sampled, prior, average)
+    rules = Rules(temperature, rate, period, sampled, prior, Shared(**shared))
     return rounds.method("gcivr", {**settings, "prior": prior}, rules, ROWS, Master)
 
 
@@ -54,8 +57,7 @@ class Rules:
     period: int | None
     sampled: int | None
     prior: Sequence[float] | Mapping[str, float] | Array | str | None
-    average: bool
-    quorum: None = None
+    shared: Shared
 
     @property
     def kinds(self) -> Mapping[str, Kind]:
@@ -89,5 +91,5 @@ class Rules:
 
         V likewise; then w <- w - eta T V/u.
         """
-        composite.step(master, reports, 1.0 if master.phase == "checkpoint" else 0.0)
+        composite.step(self.shared, master, reports, 1.0 if master.phase == "checkpoint" else 0.0)
         return None

@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Unpack
 
 from aspire.methods import arguments
-from aspire.methods.baselines import rounds, state
+from aspire.methods.baselines import rounds, state, steps
 from aspire.methods.baselines.projection import project, refuse_unknown
+from aspire.methods.baselines.shared import Shared, SharedArguments, spelled_out
 from aspire.methods.baselines.state import Ask, State
 from aspire.methods.descent import GRADIENT, gradient_rows, weighted_gradient
 from aspire.sets import CDNorm, UncertaintySet
@@ -21,23 +23,23 @@ from aspire.types import Facts, Kind, Method, Report, Task
 # ----------------------------------------- worker: descent.gradient_rows; master: State, no more
 
 
+@spelled_out
 def gda(
     uncertainty: UncertaintySet | None = None,
     rate: float | None = None,
     rate_weights: float | None = None,
-    *,
-    average: bool = False,
+    **shared: Unpack[SharedArguments],
 ) -> Method:
     """Return the method as a value.
 
     uncertainty   P; None: CDNorm(radius=1/N, budget=N). A simplex, box, CVaR, CD-norm or l1 ball
     rate          e_w, the step of w; None: 1 / max_j L_j from the start-up probe
     rate_weights  e_p, the step of p; None: 0.05 / f_0, f_0 the median first loss
-    average       model(master) is the running mean of w
+    shared        see `Shared`
     """
     settings = arguments.check({}, {"rate": rate, "rate_weights": rate_weights})
     refuse_unknown(uncertainty)
-    rules = Rules(uncertainty, rate, rate_weights, average)
+    rules = Rules(uncertainty, rate, rate_weights, Shared(**shared))
     kinds = {"gradient": gradient_rows}
     return rounds.method("gda", {"uncertainty": uncertainty, **settings}, rules, kinds)
 
@@ -60,8 +62,7 @@ class Rules:
     uncertainty: UncertaintySet | None
     rate: float | None
     rate_weights: float | None
-    average: bool
-    quorum: None = None
+    shared: Shared
 
     @property
     def kinds(self) -> Mapping[str, Kind]:
@@ -88,7 +89,7 @@ class Rules:
         here = master.present
         constants = master.constants
         slope = weighted_gradient(master.weights, reports)
-        master.w = master.w - constants["rate"] * slope
+        master.w = steps.against(self.shared, master, slope)
         raised = master.weights[here] + constants["rate_weights"] * master.f[here]
         master.weights[here] = project(over_present(self.uncertainty, master), raised)
         return None

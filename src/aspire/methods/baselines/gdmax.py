@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Unpack
 
 from aspire.methods import arguments
-from aspire.methods.baselines import rounds, state
+from aspire.methods.baselines import rounds, state, steps
 from aspire.methods.baselines.gda import base, over_present
+from aspire.methods.baselines.shared import Shared, SharedArguments, spelled_out
 from aspire.methods.baselines.state import Ask, State
 from aspire.methods.descent import GRADIENT, gradient_rows, weighted_gradient
 from aspire.sets import UncertaintySet
@@ -21,20 +23,20 @@ from aspire.types import Facts, Kind, Method, Report, Task
 # ----------------------------------------- worker: descent.gradient_rows; master: State, no more
 
 
+@spelled_out
 def gdmax(
     uncertainty: UncertaintySet | None = None,
     rate: float | None = None,
-    *,
-    average: bool = False,
+    **shared: Unpack[SharedArguments],
 ) -> Method:
     """Return the method as a value.
 
     uncertainty  P, any set; None: CDNorm(radius=1/N, budget=N)
     rate         the step of w; None: 1 / max_j L_j from the start-up probe
-    average      model(master) is the running mean of w
+    shared       see `Shared`
     """
     settings = arguments.check({}, {"rate": rate})
-    rules = Rules(uncertainty, rate, average)
+    rules = Rules(uncertainty, rate, Shared(**shared))
     kinds = {"gradient": gradient_rows}
     return rounds.method("gdmax", {"uncertainty": uncertainty, **settings}, rules, kinds)
 
@@ -45,8 +47,7 @@ class Rules:
 
     uncertainty: UncertaintySet | None
     rate: float | None
-    average: bool
-    quorum: None = None
+    shared: Shared
 
     @property
     def kinds(self) -> Mapping[str, Kind]:
@@ -72,5 +73,5 @@ class Rules:
         worst = over_present(self.uncertainty, master).worst_case(master.f[master.present])
         master.weights[master.present] = worst
         slope = weighted_gradient(master.weights, reports)
-        master.w = master.w - master.constants["rate"] * slope
+        master.w = steps.against(self.shared, master, slope)
         return None

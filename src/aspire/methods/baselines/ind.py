@@ -9,32 +9,39 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from typing import Unpack
 
 import numpy as np
 
 from aspire.methods import arguments
-from aspire.methods.baselines import rounds, state
+from aspire.methods.baselines import rounds, state, steps
 from aspire.methods.baselines.fedavg import ends  # the worker: K steps from the master's w
+from aspire.methods.baselines.shared import Shared, StepArguments, spelled_out
 from aspire.methods.baselines.state import Ask, State
 from aspire.types import Event, Facts, Info, Kind, Method, Report, Task
 
 # ---------------------------------------------------------------- master: State, nothing more
 
 
+@spelled_out
 def ind(
-    site: int, *, local_steps: int = 1, rate: float | None = None, average: bool = False
+    site: int,
+    *,
+    local_steps: int = 1,
+    rate: float | None = None,
+    **shared: Unpack[StepArguments],
 ) -> Method:
     """Return the method as a value.
 
     site         the worker that trains; the others are never asked
     local_steps  K steps per report
     rate         their step; None: 1 / L_site from the start-up probe
-    average      model(master) is the running mean of w
+    shared       see `Shared`; without clip and liars, since the only site would bound itself
     """
     if site != int(site) or site < 0:
         raise ValueError(f"site={site}: expected the number of a site, from 0")
     settings = arguments.check({"local_steps": local_steps}, {"rate": rate})
-    rules = Rules(site, local_steps, rate, average)
+    rules = Rules(site, local_steps, rate, Shared(**shared))
     kinds = {"local": partial(ends, local_steps=local_steps)}
     made = rounds.method("ind", {"site": site, **settings}, rules, kinds)
     needed = {"site": site, **(made.site_arguments or {})}
@@ -48,8 +55,7 @@ class Rules:
     site: int
     local_steps: int
     rate: float | None
-    average: bool
-    quorum: None = None
+    shared: Shared
 
     @cached_property
     def kinds(self) -> Mapping[str, Kind]:
@@ -85,8 +91,8 @@ class Rules:
 
     def ask(self, master: State) -> Ask:
         w = {"w": state.model(master, master.w)}
-        return Ask("local", state.free(master), w, dict(master.constants))
+        return Ask("local", state.free(master), w, {"rate": steps.rate(self.shared, master)})
 
     def close(self, master: State, reports: list[Report]) -> Ask | None:
-        master.w = reports[0].vectors["w"].double()
+        master.w = steps.toward(self.shared, master, reports[0].vectors["w"].double())
         return None

@@ -19,6 +19,8 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from aspire.methods.arguments import POWER
+from aspire.methods.baselines import steps
+from aspire.methods.baselines.shared import Shared
 from aspire.methods.baselines.state import (
     Ask,
     State,
@@ -33,6 +35,7 @@ from aspire.methods.descent import Rows, alone, answers
 from aspire.protocol import probe_kind
 from aspire.types import (
     Event,
+    Facts,
     Fast,
     Info,
     Joined,
@@ -67,11 +70,10 @@ class Rules(Protocol[Contra]):
         """Of the step of w; None: from the probe."""
 
     @property
-    def quorum(self) -> int | None:
-        """S, the answers that close a phase; None: all, as in the papers."""
+    def shared(self) -> Shared: ...
 
-    @property
-    def average(self) -> bool: ...
+    def init(self, facts: Facts, seed: int) -> tuple[Any, list[Task]]:
+        """The master's first state, and the first tasks."""
 
     def constants(self, master: Contra) -> dict[str, float]:
         """The rates, once the probes are in."""
@@ -101,12 +103,12 @@ def method(
     many = partial(answers, kinds=kinds, power=power_of(rules))
     return Method(
         name=name,
-        settings={**settings, "average": rules.average},
-        init=rules.init,
+        settings={**settings, **rules.shared.settings},
+        init=partial(init, rules),
         work=partial(alone, many),
         absorb=partial(absorb, rules),
         model=model,
-        look=lambda master: Look(master.weights.copy(), waiting=waiting(rules, master)),
+        look=lambda master: Look(master.weights.copy(), waiting=waiting(master)),
         fast=Fast(many),
         kinds=kinds_of(rules),
         states=(state,),
@@ -122,6 +124,13 @@ def power_of(rules: Rules[Any]) -> int:
 def kinds_of(rules: Rules[Any]) -> dict[str, Kind]:
     """Of all its tasks."""
     return {"probe": probe_kind(power_of(rules)), **rules.kinds}
+
+
+def init(rules: Rules[M], facts: Facts, seed: int) -> tuple[M, list[Task]]:
+    """The method's own, and a look at whether its optimizer can be made."""
+    master, tasks = rules.init(facts, seed)
+    steps.try_out(rules.shared, master)
+    return master, tasks
 
 
 # ---------------------------------------------------------------- absorb
@@ -169,8 +178,7 @@ def advance(rules: Rules[M], master: M, infos: list[Info]) -> list[Task]:
         return []
     ask = None
     if master.phase:
-        quorum = len(master.asked) if rules.quorum is None else rules.quorum
-        if len(master.answers) < min(quorum, int(np.count_nonzero(master.asked))):
+        if len(master.answers) < min(master.quorum, int(np.count_nonzero(master.asked))):
             return []
         ask = close(rules, master, infos)
     if ask is None:
@@ -187,13 +195,12 @@ def advance(rules: Rules[M], master: M, infos: list[Info]) -> list[Task]:
     return [issue(master, int(j), ask.kind, ask.vectors, ask.scalars) for j in ask.workers]
 
 
-def waiting(rules: Rules[M], master: M) -> list[int]:
+def waiting(master: State) -> list[int]:
     """Those without whom the phase cannot close; nobody where any of several will do."""
     if not master.constants:
         return sorted(master.hands)
     asked = [int(j) for j in np.flatnonzero(master.asked) if j not in master.answers]
-    quorum = len(master.asked) if rules.quorum is None else rules.quorum
-    missing = min(quorum, int(np.count_nonzero(master.asked))) - len(master.answers)
+    missing = min(master.quorum, int(np.count_nonzero(master.asked))) - len(master.answers)
     return asked if missing >= len(asked) else []
 
 
@@ -215,13 +222,14 @@ def close(rules: Rules[M], master: M, infos: list[Info]) -> Ask | None:
     master.asked[:] = False
     if not reports:
         return None
+    vectors = rules.kinds[master.phase].vectors
     for report in reports:
         master.took[report.worker] = True
         master.f[report.worker] = report.scalars.get("loss", master.f[report.worker])
-    ask = rules.close(master, reports)
+    ask = rules.close(master, steps.within(rules.shared, master, reports, vectors))
     if ask is not None:
         return ask
-    share = min(1.0, 2.0 / (2.0 + FORGET * master.t)) if rules.average else 1.0
+    share = min(1.0, 2.0 / (2.0 + FORGET * master.t)) if rules.shared.average else 1.0
     master.average = master.w if share >= 1 else master.average.lerp(master.w, share)
     infos.append(Stepped(master.t, tuple(master.took.nonzero()[0].tolist())))
     master.t += 1

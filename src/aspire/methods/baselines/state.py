@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from aspire.methods import optimisers
 from aspire.protocol import report_objection
 from aspire.types import (
     Array,
@@ -63,12 +64,17 @@ class State:
     asked: SiteMask  # in this phase
     took: SiteMask  # answered in this round
     draws: SiteCounts  # batches that j has drawn
+    quorum: Count  # answers that close a phase; all who were asked where they are fewer
+    moments: optimisers.Moments  # of the optimizer, if there is one
+    norm: PerSite  # of j's last report, where reports are bounded; 0: none yet
+    clipped: SiteCounts  # reports of j that were scaled down
     counts: PerSite  # how often j was drawn for this phase
     hands: dict[Worker, tuple[Id, str]] = field(default_factory=dict)  # id and kind of j's task
     answers: dict[Worker, Report] = field(default_factory=dict)
     constants: dict[str, float] = field(default_factory=dict)  # empty: not started
     phase: str = ""  # "": nobody to ask
     next_id: Count = 0
+    moves: Count = 0  # steps of the optimizer
 
 
 def fields(facts: Facts, seed: int, prior: Array, quorum: int | None = None) -> dict[str, Any]:
@@ -79,7 +85,7 @@ def fields(facts: Facts, seed: int, prior: Array, quorum: int | None = None) -> 
         raise ValueError(f"quorum={quorum}: expected at most the {n} sites")
     nobody = np.zeros(n, dtype=bool)
     masks = {name: nobody.copy() for name in ("present", "arrived", "asked", "took")}
-    zeros = {name: np.zeros(n) for name in ("f", "curvature", "counts")}
+    zeros = {name: np.zeros(n) for name in ("f", "curvature", "counts", "norm")}
     return (
         {
             "t": 0,
@@ -90,6 +96,9 @@ def fields(facts: Facts, seed: int, prior: Array, quorum: int | None = None) -> 
             "prior": prior,
             "weights": prior.copy(),
             "draws": np.zeros(n, dtype=np.int64),
+            "clipped": np.zeros(n, dtype=np.int64),
+            "quorum": n if quorum is None else quorum,
+            "moments": optimisers.moments_of(w, facts.tensors),
         }
         | masks
         | zeros
@@ -125,8 +134,9 @@ def issue(
 
 
 def leave(master: State, j: int) -> None:
-    """Its task and its answer are forgotten, its weight goes to the others."""
+    """Its task, its answer and its norm are forgotten, its weight goes to the others."""
     master.hands.pop(j, None)
+    master.norm[j] = 0.0
     master.answers.pop(j, None)
     master.arrived[j] = master.asked[j] = master.took[j] = False
     if master.present[j]:

@@ -10,8 +10,9 @@ from typing import Any
 from torch import nn
 
 from aspire.arguments import flag, real_number, whole_number
+from aspire.methods import optimisers
 from aspire.methods.arguments import check
-from aspire.methods.aspire_ease import optimisers, references
+from aspire.methods.aspire_ease import references
 from aspire.methods.aspire_ease.direct.master import absorb, init
 from aspire.methods.aspire_ease.direct.rules import Rules, quorum_of
 from aspire.methods.aspire_ease.direct.state import Master, weights

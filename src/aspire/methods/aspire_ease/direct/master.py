@@ -10,7 +10,8 @@ import torch
 
 from aspire.core import planes
 from aspire.core.schedules import usual
-from aspire.methods.aspire_ease import buffers, optimisers, references
+from aspire.methods import optimisers
+from aspire.methods.aspire_ease import buffers, references
 from aspire.methods.aspire_ease.direct.presence import join, leave, objection, restrict
 from aspire.methods.aspire_ease.direct.rules import GRADIENTS, LOSSES, PROBES, Rules, whole_set
 from aspire.methods.aspire_ease.direct.state import Master, refer, regret, weigh

@@ -7,7 +7,8 @@ from functools import cached_property
 
 from torch import nn
 
-from aspire.methods.aspire_ease import optimisers, references
+from aspire.methods import optimisers
+from aspire.methods.aspire_ease import references
 from aspire.sets import CDNorm, UncertaintySet
 from aspire.types import Kind
 

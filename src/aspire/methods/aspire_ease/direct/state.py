@@ -9,7 +9,8 @@ import numpy as np
 from torch import Tensor
 
 from aspire.core import planes
-from aspire.methods.aspire_ease import buffers, optimisers
+from aspire.methods import optimisers
+from aspire.methods.aspire_ease import buffers
 from aspire.protocol import LARGEST
 from aspire.sets import UncertaintySet
 from aspire.types import (

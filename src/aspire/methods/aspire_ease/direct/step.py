@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 from torch import Tensor
 
-from aspire.methods.aspire_ease import buffers, optimisers
+from aspire.methods import clipping, optimisers
+from aspire.methods.aspire_ease import buffers
 from aspire.methods.aspire_ease.direct.losses import hear
 from aspire.methods.aspire_ease.direct.rules import Rules
 from aspire.methods.aspire_ease.direct.state import Master
@@ -54,12 +53,7 @@ def clipped(rules: Rules, master: Master, j: int, length: float) -> float:
     """clip(g_j)/g_j: no longer than c times the (b + 1)-th largest of the sites' last norms."""
     assert rules.clip is not None
     master.norm[j] = length
-    known = np.sort(master.norm[master.present & (master.norm > 0)])[::-1]
-    most = rules.clip * float(known[min(rules.liars, len(known) - 1)]) if len(known) else math.inf
-    if length <= most:
-        return 1.0
-    master.clipped[j] += 1
-    return most / length
+    return clipping.factor(master, j, length, clipping.threshold(master, rules.clip, rules.liars))
 
 
 def inverse_share(master: Master, j: int) -> float:

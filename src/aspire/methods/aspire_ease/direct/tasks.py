@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from aspire.methods.aspire_ease import optimisers
+from aspire.methods import optimisers
 from aspire.methods.aspire_ease.direct.rules import (
     GRADIENTS,
     LOSSES,

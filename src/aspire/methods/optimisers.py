@@ -1,4 +1,4 @@
-"""The optimiser of the direct form: any of torch's, on views of the master's z.
+"""The optimiser of a master: any of torch's, on views of its z (of the baselines, on a copy of w).
 
 A checkpoint holds data only, so the master keeps the optimiser's tensors (`Moments`), and the
 optimiser itself is built on them when it is needed. Its schedule is a function of the number of
@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
@@ -65,6 +66,7 @@ class Holder(Protocol):
 class Live:
     """An optimiser that stands on a master's z; `gradients` are views of `direction`."""
 
+    z: Tensor
     params: list[Tensor]
     optimizer: Optimizer
     schedule: Any
@@ -123,9 +125,16 @@ def rms(x: Tensor) -> float:
 
 def live_one(master: Holder, make: Make, schedule: Schedule | None) -> Live:
     """The optimiser that stands on this master's z."""
-    live = _live.get(master.moments)
+    return standing(
+        master.moments, lambda: opened(make, schedule, master.z, master.moments, master.t)
+    )
+
+
+def standing(moments: Moments, make: Callable[[], Live]) -> Live:
+    """The optimiser that these moments are of; made where there is none yet."""
+    live = _live.get(moments)
     if live is None:
-        live = _live[master.moments] = opened(make, schedule, master.z, master.moments, master.t)
+        live = _live[moments] = make()
     return live
 
 
@@ -138,15 +147,27 @@ def step(
     remember(master.moments, live)
 
 
-def along(live: Live, total: Tensor, count: int = 1) -> None:
-    """One step along total / count, in place."""
+def along(live: Live, total: Tensor, count: int = 1, slower: float = 1.0) -> None:
+    """One step along total / count, in place, with `slower` times the learning rates."""
     torch.div(total, count, out=live.direction)
     for x, part in zip(live.params, live.gradients, strict=True):
         x.grad = part
     with calling("the optimizer"):
-        live.optimizer.step()
+        with times(live.optimizer, slower):
+            live.optimizer.step()
         if live.schedule is not None:
             live.schedule.step()
+
+
+@contextmanager
+def times(optimizer: Optimizer, factor: float) -> Iterator[None]:
+    """Other learning rates for a while; what the schedule goes by are the old ones."""
+    rates = [(group, group["lr"]) for group in optimizer.param_groups if factor != 1.0]
+    for group, rate in rates:
+        group["lr"] = factor * rate
+    yield
+    for group, rate in rates:
+        group["lr"] = rate
 
 
 def handed(master: Holder) -> Tensor:
@@ -215,7 +236,7 @@ def opened(
             number, _, name = key.partition("/")
             optimizer.state[params[int(number)]][name] = value
     direction = torch.zeros_like(z[: sum(x.numel() for x in params)])
-    return Live(params, optimizer, plan, direction, views(direction, moments.tensors))
+    return Live(z, params, optimizer, plan, direction, views(direction, moments.tensors))
 
 
 def remember(moments: Moments, live: Live) -> None:
