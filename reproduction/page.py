@@ -9,7 +9,17 @@ from aspire import pages
 from aspire.pages import Block, Heading, Page, Table, Text
 from reproduction import paper, pictures
 from reproduction.results import Record
-from reproduction.tables import COLUMNS, NOTES, PLAIN, TITLES, Line, by_dataset, experiments_in
+from reproduction.tables import (
+    COLUMNS,
+    NOTES,
+    PLAIN,
+    TITLES,
+    Line,
+    beside,
+    by_dataset,
+    experiments_in,
+    remarks,
+)
 
 ABOUT = (
     "Jiao, Yang, Song: Distributed Distributionally Robust Optimization with Non-Convex Objectives "
@@ -31,6 +41,8 @@ def section(name: str, records: Sequence[Record]) -> list[Block]:
     found: list[Block] = [Heading(TITLES[name]), Text(NOTES[name])]
     for dataset, lines in by_dataset(name, records).items():
         found.append(table(name, paper.DATASETS.get(dataset, dataset), lines))
+        found += [Table(head, body) for head, *body in beside(name, dataset, records)]
+        found += [Text(line) for line in remarks(name, dataset, records)]
         found += pictures.draw(name, dataset, records)
     return found
 

@@ -103,6 +103,7 @@ TITLES = {
     "aspire-direct-gamma0": "direct form, Gamma = 0",
     "aspire-central": "ASPIRE, centralised",
     "fedavg": "FedAvg",
+    "fedbuff": "FedBuff",
     "afl": "AFL",
     "drfa-prox": "DRFA-Prox",
     "q-ffl": "q-FFL",

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from reproduction import attack, choices, tune
+from reproduction import attack, choices, knobs, tune
 from reproduction.cells import SPREAD, SYNTHETIC, Cell
 from reproduction.data import READERS
 
@@ -67,7 +67,6 @@ class Experiment:
     delays: str = "even"
     share: float = 1.0  # of the table's budget
     full: bool = False
-    timed: bool = False  # --tuned takes the settings that were chosen for time
     datasets: tuple[str, ...] = tuple(READERS)
 
 
@@ -107,7 +106,11 @@ CURVE = ("gradients", "worst_accuracy")
 TIMED = ("time", "worst_accuracy")
 TIMES = (OURS, f"{OURS}-sync", f"{OURS}-cp", "afl", "drfa-prox", "fedavg")
 PLANS: dict[str, Experiment] = {
-    "table1": Experiment(rows_of(*choices.TABLE1), seeds=10, curves=(*CURVE, "weights")),
+    "table1": Experiment(
+        rows_of(*choices.TABLE1),
+        seeds=10,
+        curves=("gradients", "worst_val_accuracy", "weights"),
+    ),
     "table2": Experiment(attacked, seeds=10, curves=(*CURVE, "attack_success")),
     "gamma": Experiment(along_gamma, seeds=3, points=5),
     "time": Experiment(
@@ -116,7 +119,6 @@ PLANS: dict[str, Experiment] = {
         curves=TIMED,
         points=60,
         delays=SPREAD,
-        timed=True,
     ),
     "planes": Experiment(
         rows_of(OURS, f"{OURS}-cp"),
@@ -139,9 +141,10 @@ PLANS: dict[str, Experiment] = {
         full=True,
         datasets=("fashion-mnist", "person-activity"),
     ),
-    "tune": Experiment(rows_of(*choices.TABLE1), seeds=1, curves=TIMED, points=40, share=0.5),
+    "tune": Experiment(rows_of(*choices.SEARCHED), seeds=1, share=0.5),
 }
 NAMES = (*PLANS, "all")
+VALIDATED = ("table1", "tune")  # a tenth of each training part is held out, the step decays
 
 
 def check(name: str, request: Request) -> tuple[str, ...]:
@@ -164,17 +167,19 @@ def cells(name: str, request: Request, datasets: Sequence[str]) -> tuple[list[Ce
     left_out = []
     here = [d for d in plan.datasets if d in datasets or d == SYNTHETIC]
     seeds = request.seeds or tuple(range(1 if request.quick else plan.seeds))
+    if name == "tune":
+        seeds = (tune.SEED,)
     for dataset in here:
         rows = plan.rows(1 if dataset == SYNTHETIC else len(READERS[dataset].sites))
         chosen = {k: r for k, r in rows.items() if not request.methods or k in request.methods}
         settled = {}
         for key, row in chosen.items():
-            settings = settings_of(plan, dataset, row, request.tuned)
+            settings = settings_of(name, dataset, row, request.tuned)
             if settings is None:
                 left_out.append(f"{key} on {dataset}: no tuned settings are committed")
             else:
                 settled[key] = settings
-        for seed in seeds[:1] if name == "tune" else seeds:
+        for seed in seeds:
             for key, settings in settled.items():
                 row = chosen[key]
                 made.append(cell_of(name, dataset, key, row, seed, settings, request))
@@ -204,7 +209,7 @@ def cell_of(
         delays=plan.delays,
         attack=row.attack,
         full=plan.full,
-        validation=name == "tune",
+        validation=name in VALIDATED,
         trial=0 if name == "tune" else None,
     )
 
@@ -216,11 +221,13 @@ def budget_of(plan: Experiment, dataset: str, quick: bool) -> int:
     return max(least, round(plan.share * BUDGETS[dataset] / (QUICK if quick else 1)))
 
 
-def settings_of(plan: Experiment, dataset: str, row: Row, tuned: bool) -> dict[str, Any] | None:
+def settings_of(name: str, dataset: str, row: Row, tuned: bool) -> dict[str, Any] | None:
     """Tuned or not, what the row fixes stays fixed: table 2 has its own prior, radius and Gamma."""
     base: dict[str, Any] = {}
+    if name in VALIDATED:
+        base = knobs.untouched(row.maker, linear=not READERS[dataset].hidden)
     if tuned and dataset != SYNTHETIC:
-        found = tune.tuned_settings(dataset, row.maker, tune.TIMED if plan.timed else tune.TUNED)
+        found = tune.tuned_settings(dataset, row.maker)
         if found is None:
             return None
         drop = ("prior", "reach", "budget") if row.attack else tuple(row.settings)
