@@ -24,7 +24,6 @@ from reproduction.data import Federation, load
 BATCH = 100
 HELD_OUT = 0.1
 SPREAD = "spread"
-FOLDS = 5  # seeds of a trial of `tune`
 UNBOUNDED = 10**12  # gradients, where virtual time is the end
 MEANS = (1.0, 5.0)  # of the fastest and the slowest site
 SYNTHETIC = "synthetic"  # the data set of a cell that reads none
@@ -41,7 +40,9 @@ class Cell:
                the slowest site has had the time for its share of the budget, however many
                gradients that is
     attack     '', or what the extra site does; 'clean': no such site, but both stamps are scored
-    validation score on a tenth of each training part instead of the test part
+    validation a tenth of each training part is held out. Looks are at it; the best of them by the
+               worst site is `selected`. A trial has no test part, and else that is scored at
+               the end, at the last and at the selected model
     full       gradients on whole sites, and the stationarity gap in the history
     """
 
@@ -72,8 +73,6 @@ def run(cell: Cell, data: str | None) -> dict[str, Any]:
     with one_thread():
         if cell.dataset == SYNTHETIC:
             found = without_data(cell)
-        elif cell.trial is not None:
-            found = folded(cell, data)
         elif cell.maker == "ind":
             found = best_alone(cell, data)
         else:
@@ -93,32 +92,12 @@ def without_data(cell: Cell) -> dict[str, Any]:
 
 def trained(cell: Cell, data: str | None) -> dict[str, Any]:
     """Train and score; a run that cannot go on counts as accuracy 0 and says why."""
-    found = watch_of(cell, *job_of(cell, data)).carry_out()
-    return {**found, "evaluated_on": "validation"} if cell.validation else found
-
-
-def folded(cell: Cell, data: str | None) -> dict[str, Any]:
-    """A trial on the seeds s, s + 1, ...: the mean of every number of the records."""
-    train = best_alone if cell.maker == "ind" else trained
-    runs = [train(replace(cell, seed=cell.seed + fold), data) for fold in range(FOLDS)]
-    return {**mean_of(runs), "folds": FOLDS}
-
-
-def mean_of(found: list[Any]) -> Any:
-    """Number by number through lists and dicts; of anything else, or of unequal ones, the first."""
-    found = [one.tolist() if isinstance(one, np.ndarray | np.generic) else one for one in found]
-    first = found[0]
-    if isinstance(first, dict):
-        return {key: mean_of([one[key] for one in found if key in one]) for key in first}
-    if isinstance(first, list) and all(len(one) == len(first) for one in found):
-        return [mean_of(list(items)) for items in zip(*found, strict=True)]
-    if any(type(one) not in (int, float) for one in found):
-        return first
-    return sum(found) / len(found)
+    return watch_of(cell, *job_of(cell, data)).carry_out()
 
 
 def best_alone(cell: Cell, data: str | None) -> dict[str, Any]:
-    """max{Ind_j}: one model for each site j, budget/N gradients each; the best worst accuracy.
+    """max{Ind_j}: one model for each site j, budget/N gradients each; the one whose worst site has
+    the best validation accuracy.
 
     Every model is scored on all sites; `alone` holds the figures of each.
     """
@@ -128,12 +107,11 @@ def best_alone(cell: Cell, data: str | None) -> dict[str, Any]:
     job, _ = job_of(replace(one, settings=settings[0]), data)
     jobs = [replace(job, method=choices.make(cell.maker, n, own)) for own in settings]
     runs = scores.abreast([watch_of(one, job) for job in jobs])
-    best = max(range(n), key=lambda j: (runs[j]["worst_accuracy"], runs[j]["mean_accuracy"]))
+    best = max(range(n), key=lambda j: runs[j]["selected"]["worst_val_accuracy"])
     names = ("worst_accuracy", "mean_accuracy", "std_accuracy", "worst_loss", "worker_gradients")
     alone = [{"site": j, **{name: runs[j][name] for name in names}} for j in range(n)]
     spent = {name: sum(run[name] for run in runs) for name in ("worker_gradients", "sample_passes")}
-    found = {**runs[best], **spent, "alone": alone}
-    return {**found, "evaluated_on": "validation"} if cell.validation else found
+    return {**runs[best], **spent, "alone": alone}
 
 
 # ---------------------------------------------------------------- pieces
@@ -184,7 +162,10 @@ def watch_of(
 
 def federation(cell: Cell, data: str | None) -> Federation:
     fed = _loaded(cell.dataset, data, cell.seed, bool(cell.attack))
-    return fed.held_out(HELD_OUT, cell.seed) if cell.validation else fed
+    if not cell.validation:
+        return fed
+    held = fed.held_out(HELD_OUT, cell.seed)
+    return held if cell.trial is None else held.without_test()
 
 
 @lru_cache(maxsize=2)

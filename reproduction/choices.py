@@ -11,9 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from functools import partial
+from inspect import signature
 from typing import Any
 
 import numpy as np
+from torch.optim import SGD
+from torch.optim.lr_scheduler import LambdaLR
 
 from aspire.core.presets import Auto, Paper
 from aspire.methods import (
@@ -73,7 +76,14 @@ def copies(n: int, settings: Settings, **fixed: Any) -> Method:
 
 def common(n: int, settings: Settings) -> Method:
     """Our direct form: one model, a torch optimiser at the master."""
-    return direct(uncertainty(n, settings), **split(settings, Auto)[1])
+    rest = {name: x for name, x in settings.items() if name not in (*SET, "settle", "optimizer")}
+    settle = settings.get("settle")
+    if settings.get("optimizer") == "momentum":
+        rest["optimizer"] = partial(SGD, lr=rest.pop("learning_rate"), momentum=0.9)
+    usual = settle == SETTLE[False] and not rest.keys() & {"optimizer", "learning_rate"}
+    if settle is not None and not usual:  # the usual one is the method's default
+        rest["schedule"] = partial(LambdaLR, lr_lambda=lambda t: (1.0 + t / settle) ** -0.5)
+    return direct(uncertainty(n, settings), **rest)
 
 
 def together(n: int, settings: Settings) -> Method:
@@ -123,21 +133,35 @@ OURS: dict[str, Make] = {
     "aspire-direct-gamma0": partial(fixed_weights, make=common),
     "aspire-central": together,
 }
-BASELINES: dict[str, Make] = {
-    "fedavg": baseline(fedavg),
-    "fedbuff": baseline(fedbuff),
-    "afl": baseline(afl),
-    "drfa-prox": baseline(drfa_prox),
-    "q-ffl": baseline(q_ffl),
-    "ind": baseline(ind),  # with settings["site"]; the cell trains one for every site
-    "gda": on_set(gda),
-    "gdmax": on_set(gdmax),
-    "cover": baseline(cover),
-    "gcivr": baseline(gcivr),
+FUNCTIONS: dict[str, Callable[..., Method]] = {
+    "fedavg": fedavg,
+    "fedbuff": fedbuff,
+    "afl": afl,
+    "drfa-prox": drfa_prox,
+    "q-ffl": q_ffl,
+    "ind": ind,  # with settings["site"]; the cell trains one for every site
+    "gda": gda,
+    "gdmax": gdmax,
+    "cover": cover,
+    "gcivr": gcivr,
+}
+BASELINES = {
+    name: (on_set if "uncertainty" in signature(function).parameters else baseline)(function)
+    for name, function in FUNCTIONS.items()
 }
 MAKERS: dict[str, Make] = {**PAPERS, **OURS, **BASELINES}
 ELSEWHERE = ("aspire-consensus-sync", "aspire-consensus-cp")  # rows of `time` and `planes`
 TABLE1 = tuple(name for name in MAKERS if name not in ELSEWHERE)
+FORMS = ("aspire-consensus", "aspire-direct")
+SETTLE = {True: 20.0, False: 2000.0}  # T of the step decay where the model is linear, or is not
+
+
+def parent(maker: str) -> str:
+    """The form that a variant of ours is of; of all else its own name."""
+    return next((form for form in FORMS if maker.startswith(form)), maker)
+
+
+SEARCHED = tuple(name for name in TABLE1 if parent(name) == name)
 
 
 def make(name: str, n: int, settings: Settings) -> Method:

@@ -15,6 +15,7 @@ from reproduction.tables import (
     PLAIN,
     TITLES,
     Line,
+    beside,
     by_dataset,
     experiments_in,
     remarks,
@@ -40,6 +41,7 @@ def section(name: str, records: Sequence[Record]) -> list[Block]:
     found: list[Block] = [Heading(TITLES[name]), Text(NOTES[name])]
     for dataset, lines in by_dataset(name, records).items():
         found.append(table(name, paper.DATASETS.get(dataset, dataset), lines))
+        found += [Table(head, body) for head, *body in beside(name, dataset, records)]
         found += [Text(line) for line in remarks(name, dataset, records)]
         found += pictures.draw(name, dataset, records)
     return found

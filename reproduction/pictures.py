@@ -79,7 +79,8 @@ def among(group: Group, names: Sequence[str]) -> Group:
 
 def table1(group: Group) -> list[Chart]:
     shown = among(group, FEW)
-    found = lines(shown, "Worst site", "gradients", "worst_accuracy", (GRADIENTS, WORST))
+    validated = (GRADIENTS, "worst site's validation accuracy (%)")
+    found = lines(shown, "Worst site", "gradients", "worst_val_accuracy", validated)
     found.append(each_site(shown))
     several = shown.get("aspire-consensus") or next(iter(shown.values()))
     if "weights" in several[0]["history"]:
@@ -203,10 +204,12 @@ def tune(group: Group) -> list[Chart]:
     for several in group.values():
         values = [100 * record["worst_accuracy"] for record in several]
         found.append((values[0], min(values), max(values)))
-    note = "Dot: the default settings; line: from the worst to the best trial."
+    note = "Dot: the untouched setting; line: from the worst to the best one."
     axis: dict[str, Any] = {"x": "worst validation accuracy (%)", "y": "method"}
     names = [_title(key) for key in group]
-    return [dots("Trials", names=names, groups={"trials": found}, limits=SHARE, note=note, **axis)]
+    return [
+        dots("Settings", names=names, groups={"settings": found}, limits=SHARE, note=note, **axis)
+    ]
 
 
 DRAWERS: dict[str, Callable[[Group], list[Chart]]] = {

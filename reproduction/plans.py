@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from reproduction import attack, choices, table2, tune
+from reproduction import attack, choices, knobs, table2, tune
 from reproduction.cells import SPREAD, SYNTHETIC, Cell
 from reproduction.data import READERS
 
@@ -66,7 +66,6 @@ class Experiment:
     share: float = 1.0  # of the table's budget
     full: bool = False
     size: int = 0  # of one without data: its largest number of workers, or its iterations
-    timed: bool = False  # --tuned takes the settings that were chosen for time
     datasets: tuple[str, ...] = tuple(READERS)
 
 
@@ -94,7 +93,11 @@ CURVE = ("gradients", "worst_accuracy")
 TIMED = ("time", "worst_accuracy")
 TIMES = (OURS, f"{OURS}-sync", f"{OURS}-cp", "afl", "drfa-prox", "fedavg")
 PLANS: dict[str, Experiment] = {
-    "table1": Experiment(rows_of(*choices.TABLE1), seeds=10, curves=(*CURVE, "weights")),
+    "table1": Experiment(
+        rows_of(*choices.TABLE1),
+        seeds=10,
+        curves=("gradients", "worst_val_accuracy", "weights"),
+    ),
     "table2": Experiment(
         attacked, seeds=3, curves=(*CURVE, "attack_success"), points=10, share=0.5
     ),
@@ -105,7 +108,6 @@ PLANS: dict[str, Experiment] = {
         curves=TIMED,
         points=60,
         delays=SPREAD,
-        timed=True,
     ),
     "planes": Experiment(
         rows_of(OURS, f"{OURS}-cp"),
@@ -137,9 +139,12 @@ PLANS: dict[str, Experiment] = {
         size=ITERATIONS,
         datasets=(SYNTHETIC,),
     ),
-    "tune": Experiment(rows_of(*choices.TABLE1), seeds=1, curves=TIMED, points=40, share=0.5),
+    "tune": Experiment(rows_of(*choices.SEARCHED), seeds=1, share=0.5),
 }
+UNDER_ATTACK = ("prior", "reach", "budget", "clip", "pull_bound")  # table 2 says what these are
 NAMES = (*PLANS, "all")
+VALIDATED = ("table1", "tune")  # a tenth of each training part is held out
+EQUAL = (*VALIDATED, "table2")  # every method that can has the step decay
 
 
 def check(name: str, request: Request) -> tuple[str, ...]:
@@ -162,17 +167,19 @@ def cells(name: str, request: Request, datasets: Sequence[str]) -> tuple[list[Ce
     left_out = []
     here = [d for d in plan.datasets if d in datasets or d == SYNTHETIC]
     seeds = request.seeds or tuple(range(1 if request.quick else plan.seeds))
+    if name == "tune":
+        seeds = (tune.SEED,)
     for dataset in here:
         rows = plan.rows(1 if dataset == SYNTHETIC else len(READERS[dataset].sites))
         chosen = {k: r for k, r in rows.items() if not request.methods or k in request.methods}
         settled = {}
         for key, row in chosen.items():
-            settings = settings_of(plan, dataset, row, request.tuned)
+            settings = settings_of(name, dataset, row, request.tuned)
             if settings is None:
                 left_out.append(f"{key} on {dataset}: no tuned settings are committed")
             else:
                 settled[key] = settings
-        for seed in seeds[:1] if name == "tune" else seeds:
+        for seed in seeds:
             for key, settings in settled.items():
                 row = chosen[key]
                 made.append(cell_of(name, dataset, key, row, seed, settings, request))
@@ -202,7 +209,7 @@ def cell_of(
         delays=plan.delays,
         attack=row.attack,
         full=plan.full,
-        validation=name == "tune",
+        validation=name in VALIDATED,
         trial=0 if name == "tune" else None,
     )
 
@@ -214,14 +221,16 @@ def budget_of(plan: Experiment, dataset: str, quick: bool) -> int:
     return max(least, round(plan.share * BUDGETS[dataset] / (QUICK if quick else 1)))
 
 
-def settings_of(plan: Experiment, dataset: str, row: Row, tuned: bool) -> dict[str, Any] | None:
+def settings_of(name: str, dataset: str, row: Row, tuned: bool) -> dict[str, Any] | None:
     """Tuned or not, what the row fixes stays fixed: table 2 has its own prior, radius and Gamma."""
     base: dict[str, Any] = {}
+    if name in EQUAL:
+        base = knobs.untouched(row.maker, linear=not READERS[dataset].hidden)
     if tuned and dataset != SYNTHETIC:
-        found = tune.tuned_settings(dataset, row.maker, tune.TIMED if plan.timed else tune.TUNED)
+        found = tune.tuned_settings(dataset, row.maker)
         if found is None:
             return None
-        drop = ("prior", "reach", "budget") if row.attack else tuple(row.settings)
+        drop = UNDER_ATTACK if row.attack else tuple(row.settings)
         base = {name: value for name, value in found.items() if name not in drop}
     if row.trusting:
         base["prior"] = attack.trusting(len(READERS[dataset].sites)).tolist()

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from reproduction import provenance, results, tune
+from reproduction import provenance, results
 from reproduction.cells import Cell, run
 from reproduction.results import Record
 
 Tell = Callable[[str], None]
+Stage = Callable[[Callable[[Cell], Record | None]], list[Cell]]
 Doer = Callable[[Sequence[Cell]], Iterator[tuple[Cell, Record | str]]]  # str: why there is none
 
 
@@ -80,25 +81,19 @@ def carry_out(
     data: str | None,
     jobs: int,
     tell: Tell = lambda text: None,
-    trials: int = 1,
+    stages: Sequence[Stage] = (),
 ) -> list[str]:
     """Every cell of an experiment that is not finished; written as they come.
 
-    Returns which failed, and why. With several trials the cells are trial 0, and the others are
-    drawn around what it gave.
+    Returns which failed, and why. Each stage then says, of what is finished, which cells follow.
     """
     path = results.path_of(out, cells[0].experiment)
     with doing(jobs, data) as do:
         failed = _missing(cells, path, do, tell)
-        records = results.read(path) if trials > 1 else {}
-        first = [(cell, finished(cell, records)) for cell in cells]
-        drawn = [
-            tune.trial(cell, number, record)
-            for cell, record in first
-            if record is not None
-            for number in range(1, trials)
-        ]
-        return failed + _missing(drawn, path, do, tell)
+        for stage in stages:
+            records = results.read(path)
+            failed += _missing(stage(partial(finished, records=records)), path, do, tell)
+    return failed
 
 
 def _missing(cells: Sequence[Cell], path: Path, do: Doer, tell: Tell) -> list[str]:

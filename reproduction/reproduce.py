@@ -51,8 +51,9 @@ def reproduce(
         skipped += left_out
         if cells:
             tell(f"{experiment}: {len(cells)} cells, {jobs} at a time.")
-            trials = 1 if experiment != "tune" else 3 if request.quick else tune.TRIALS
-            failed += pool.carry_out(cells, out, data=data, jobs=jobs, tell=tell, trials=trials)
+            trials = 3 if request.quick else tune.TRIALS
+            more = tune.stages(cells, trials) if experiment == "tune" else ()
+            failed += pool.carry_out(cells, out, data=data, jobs=jobs, tell=tell, stages=more)
             made += conclude(experiment, out, command)
     if not made:
         why = "; ".join([*skipped, *failed[:1]]) or "no such method"

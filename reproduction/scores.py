@@ -22,11 +22,20 @@ from reproduction import attack
 
 COLUMNS = ("t", "time", "gradients", "worst_accuracy", "worst_loss", "accuracies", "losses")
 SUCCESSES = ("attack_success", "adaptive_success")
+VALIDATION = ("worst_val_accuracy", "val_accuracies")
 DIGITS = 5  # of what is in the history
-OF_TRAIN = (  # in the result of `train`, and of no use in a cell: no site there has a `val`
+OF_TRAIN = (  # in the result of `train`, and of no use in a cell, which selects by itself
     *("val_losses", "val_accuracies", "val_samples", "worst_val_loss", "worst_val_accuracy"),
     *("selected", "last", "ended_by", "trend", "converged"),
 )
+
+
+@dataclass(frozen=True)
+class Selected:
+    """The look whose worst site has the best validation accuracy; of equals the first."""
+
+    line: dict[str, Any]
+    w: Tensor
 
 
 @dataclass
@@ -37,6 +46,9 @@ class Watch:
     horizon    the run ends at this virtual time; looks are evenly in it, half of them in its
                logarithm: a curve that rises fast at the start
     triggered  stamped test samples by the name of their figure
+
+    Where sites have a `val`, looks are blind to the test parts. These are scored when all is over:
+    at the last model, and at the one that the validation parts select.
     """
 
     job: Job
@@ -47,6 +59,7 @@ class Watch:
     triggered: Mapping[str, Tensor] = field(default_factory=dict)
     history: list[dict[str, Any]] = field(default_factory=list)
     stopped: str = ""  # why the run could not go on
+    selected: Selected | None = None
     seconds: float = 0.0
 
     def __post_init__(self) -> None:
@@ -61,6 +74,7 @@ class Watch:
         self.due = [float(step) for step in steps[:-1]]
         names = self.job.problem.names
         self.honest = len(names) - int(names[-1] == attack.EXTRA)  # the attacker's is in no figure
+        self.blind = None if self.job.problem.sites[0].val is None else without_test(self.job)
 
     def carry_out(self) -> dict[str, Any]:
         simulation = self.job.begin()
@@ -93,6 +107,8 @@ class Watch:
 
     def found(self, simulation: simulator.Simulation) -> dict[str, Any]:
         """What is known at the end."""
+        if self.blind is not None and self.job.problem.sites[0].test and not self.stopped:
+            self.history[-1] |= tested(self.job, self.job.method.model(simulation.master))
         run = self.run_of(simulation, self.seconds)
         found = {**run.result(), "constants": dict(getattr(simulation.master, "constants", {}))}
         for name in OF_TRAIN:
@@ -103,7 +119,18 @@ class Watch:
         for name in (*SUCCESSES, "extra_weight", "gap"):
             if name in self.history[-1]:
                 found[name] = self.history[-1][name]
-        return found
+        return found if self.blind is None else found | self.chosen()
+
+    def chosen(self) -> dict[str, Any]:
+        """The figures of the selected model; where there is no test part they are all there is."""
+        best = None if self.stopped else self.selected
+        line = self.history[-1] if best is None else best.line
+        kept = {name: line[name] for name in ("gradients", *VALIDATION)}
+        if self.job.problem.sites[0].test is None:
+            on_val = figures({**line, "accuracies": line["val_accuracies"]})
+            return {**on_val, "evaluated_on": "validation", "selected": kept}
+        on_test = {} if best is None else tested(self.job, best.w)
+        return {"selected": figures(line | on_test) | kept}
 
     def look(self, simulation: simulator.Simulation) -> None:
         now = simulation.gradients if self.horizon is None else simulation.time
@@ -115,7 +142,12 @@ class Watch:
 
     def line(self, simulation: simulator.Simulation) -> dict[str, Any]:
         """One line of history, over the honest sites."""
-        line = evaluate(self.job, simulation)
+        line = evaluate(self.blind or self.job, simulation)
+        if self.blind is not None:
+            best = self.selected
+            if best is None or line[VALIDATION[0]] > best.line[VALIDATION[0]]:
+                w = self.job.method.model(simulation.master).detach().clone()
+                self.selected = Selected(line, w)
         if self.full:
             line["gap"] = squared_gap(self.job, simulation)
         if self.triggered:
@@ -143,6 +175,8 @@ class Watch:
             "worst_accuracy": 0.0,
             "losses": nothing,
             "worst_loss": None,
+            "val_accuracies": nothing,
+            "worst_val_accuracy": 0.0,
             "worst_case_loss": float("nan"),
             "weights": look.weights.tolist()[: self.honest],
             "planes": look.planes,
@@ -162,9 +196,42 @@ class Watch:
 
     def columns(self) -> dict[str, list[Any]]:
         """The history by columns, rounded: what curves are drawn from."""
-        wanted = [*COLUMNS, "weights", "planes", *SUCCESSES, "extra_weight", "gap"]
+        wanted = [
+            *COLUMNS,
+            *VALIDATION,
+            "weights",
+            "planes",
+            *SUCCESSES,
+            "extra_weight",
+            "gap",
+        ]
         names = [name for name in wanted if any(name in line for line in self.history)]
         return {name: [_short(line.get(name)) for line in self.history] for name in names}
+
+
+def without_test(job: Job) -> Job:
+    sites = tuple(replace(site, test=None) for site in job.problem.sites)
+    return replace(job, problem=replace(job.problem, sites=sites))
+
+
+def tested(job: Job, w: Tensor) -> dict[str, Any]:
+    """What a line of history says of the test parts."""
+    found = job.problem.scores(w)
+    accuracies = [] if found.accuracies is None else found.accuracies.tolist()
+    losses = found.test_losses.tolist()
+    return {"accuracies": accuracies, "worst_accuracy": min(accuracies), "test_losses": losses}
+
+
+def figures(line: Mapping[str, Any]) -> dict[str, Any]:
+    """The figures of a table's row, from a line of history."""
+    accuracies = line["accuracies"]
+    return {
+        "worst_accuracy": min(accuracies),
+        "mean_accuracy": float(np.mean(accuracies)),
+        "std_accuracy": float(np.std(accuracies)),
+        "accuracies": accuracies,
+        "worst_loss": line["worst_loss"],
+    }
 
 
 def abreast(watches: Sequence[Watch]) -> list[dict[str, Any]]:

@@ -11,6 +11,7 @@ from reproduction import rates, table2, tune
 
 FIGURES = (
     "worst_accuracy",
+    "selected_accuracy",
     "mean_accuracy",
     "std_accuracy",
     "worst_loss",
@@ -60,11 +61,13 @@ def lines_of(experiment: str, records: Sequence[Record]) -> list[dict[str, Any]]
 def summarise(records: Iterable[Record]) -> list[dict[str, Any]]:
     """One line per data set, method and variant; std is that of a sample (ddof 1), 0 for one."""
     lines = []
-    for (dataset, method, variant), several in groups(records).items():
+    for (dataset, method, variant), found in groups(records).items():
+        several = [with_selected(record) for record in found]
         line: dict[str, Any] = {"dataset": dataset, "method": method, "variant": variant}
         line["seeds"] = [record["seed"] for record in several]
         line["gradients"] = several[0]["budget"]
         line["settings"] = several[0]["settings"]
+        line["trial"] = several[0].get("trial")
         line["stopped"] = sum("stopped" in record for record in several)
         for name in FIGURES:
             values = [record[name] for record in several if record.get(name) is not None]
@@ -75,6 +78,12 @@ def summarise(records: Iterable[Record]) -> list[dict[str, Any]]:
             line["accuracies"] = np.mean(sites, axis=0).tolist()
         lines.append(line)
     return lines
+
+
+def with_selected(record: Record) -> Record:
+    """The record, with the test figure of the model that the validation parts selected."""
+    worst = record.get("selected", {}).get("worst_accuracy")
+    return record if worst is None else {**record, "selected_accuracy": worst}
 
 
 def time_to(history: Mapping[str, Any], target: float) -> float | None:

@@ -1,173 +1,122 @@
-"""Settings by random search: the same budget for every method, validation instead of test parts.
+"""Settings by random search, on the same terms for every method.
 
-20 trials per method and data set, half the gradient budget, the mean of five seeds
-(`cells.folded`). Trial 0 has the method's own defaults; trials 1 to 19 are drawn around it, seeded
-by (method, trial). A trial is scored by the worst site's accuracy on a tenth of each training part,
-less the spread over sites, in the mean over its seeds.
-`TIMED` settings are the same trials' best by the mean of that accuracy over the logarithm of
-virtual time, for the experiment `time`: who is twice as soon everywhere gains equally everywhere.
+12 settings a method and data set, half of the gradients, one seed that no table reports, judged by
+the worst site's accuracy on a tenth of each training part, at the look where that is best. Setting
+0 is the untouched row's; 1 to 11 are drawn from `knobs`, seeded by (method, number).
 
-Where a default comes from the start-up probe (a step of 1/L), trial 0 tells its value, so that a
-factor means the same on every data set. Half of the sets are wide, around the even prior. The other
-half are narrow, around the weights p_j that trial 0 ended with, and lean towards the sites that it
-served worst: q_j ~ (p_j + 0.1/N) exp(tilt b_j), b_j how far a site is behind the best one by trial
-0's validation accuracies, in tens of points. Equal losses are not equal accuracies; the tilt is for
-that.
+If the best of them lies within a tenth of the range from an end of a number's range, that knob's
+range is longer by half beyond this end, for every method that has the knob. Then every method has
+two more settings: its best one with one such knob in the new part, one that its own best asked for
+if there is one. That happens once for a data set, when all methods have their 12.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from aspire.core.presets import Auto
+from reproduction import knobs
 from reproduction.cells import Cell
+from reproduction.choices import SEARCHED, parent
 
-TRIALS = 20
-BEHIND = 0.1  # of accuracy: a site that is so much behind has exp(tilt) times the weight
-TUNED = "settings"
-TIMED = "settings_for_time"
+TRIALS = 12
+MORE = 2
+SEED = 100
+EDGE = 0.1  # of a range
+BEYOND = 0.5  # of a range
 FILE = "tuned.json"
-OURS = "aspire-consensus"
-
-
-# ---------------------------------------------------------------- the space, all of it
-
-
-@dataclass(frozen=True)
-class Times:
-    """The default times a factor between low and high, even in its logarithm."""
-
-    low: float
-    high: float
-
-    def draw(self, u: float, default: float) -> float:
-        return float(default * self.low * (self.high / self.low) ** u)
-
-
-@dataclass(frozen=True)
-class Span:
-    """A number between low and high, whatever the default."""
-
-    low: float
-    high: float
-
-    def draw(self, u: float, default: float) -> float:
-        return self.low + u * (self.high - self.low)
-
-
-@dataclass(frozen=True)
-class OneOf:
-    """One of these values."""
-
-    values: tuple[Any, ...]
-
-    def draw(self, u: float, default: float) -> Any:
-        return self.values[int(u * len(self.values))]
-
-
-Space = Mapping[str, Times | Span | OneOf]
-STEPS: Space = {
-    "coupling": Times(0.5, 2.0),
-    "dual": Times(0.3, 3.0),
-    "ascent": Times(0.2, 3.0),
-    "settle": Times(0.2, 20.0),
-    "stride": Times(0.8, 1.3),
-}
-SET: Space = {"reach": Times(0.02, 0.5), "gamma": Span(0.3, 1.0), "tilt": Span(0.0, 0.5)}
-# drawn last, so that all else is as in a search without them
-MOMENTUM: Space = {"momentum": Span(0.0, 0.7)}
-WIDE: Space = {"even": OneOf((False, True)), "wide": Times(0.5, 2.5)}
-LOCAL: Space = {"local_steps": OneOf((1, 2, 5, 10))}
-RATE: Space = {"rate": Times(0.2, 10.0)}
-WEIGHTS: Space = {"rate_weights": Times(0.1, 10.0)}
-SPACES: dict[str, Space] = {
-    "aspire-consensus": {**STEPS, **SET, **MOMENTUM, **WIDE},
-    "aspire-central": {**STEPS, **SET},
-    "fedavg": {**RATE, **LOCAL},
-    "afl": {**RATE, **WEIGHTS},
-    "drfa-prox": {**RATE, **WEIGHTS, **LOCAL, "regularisation": Times(0.1, 10.0)},
-    "q-ffl": {**RATE, **LOCAL, "q": OneOf((0.1, 0.5, 1.0, 2.0, 5.0))},
-    "ind": RATE,
-    "gda": {**RATE, **WEIGHTS, **SET},
-    "gdmax": {**RATE, **SET},
-    "cover": {**RATE, "temperature": Times(0.1, 10.0), "momentum": Span(0.05, 0.5)},
-    "gcivr": {**RATE, "temperature": Times(0.1, 10.0), "period": OneOf((2, 4, 8))},
-}
-
+Record = Mapping[str, Any]
+Edge = tuple[str, int]  # a knob and its end: 0 the lower, 1 the upper
+Known = Callable[[Cell], Record | None]  # the record of a finished cell
+Stage = Callable[[Known], list[Cell]]
 
 # ---------------------------------------------------------------- drawing
 
 
-def trial(cell: Cell, number: int, first: Mapping[str, Any]) -> Cell:
-    """Trial `number` of a cell, given the record of trial 0."""
-    space = SPACES[cell.maker]
-    rng = np.random.default_rng([number, *cell.maker.encode()])
-    known = {"ascent": Auto().ascent} | {
-        name: value for name, value in first["constants"].items() if value is not None
-    }
-    drawn = {
-        name: how.draw(float(rng.random()), known.get(name, 1.0)) for name, how in space.items()
-    }
-    return replace(cell, settings=_as_settings(drawn, first), trial=number)
+def places(maker: str, number: int) -> dict[str, float]:
+    """Where in their ranges setting `number` has its knobs; setting 0 turns none."""
+    rng = np.random.default_rng([number, *maker.encode()])
+    return {name: float(rng.random()) for name in knobs.knobs_of(maker)} if number else {}
 
 
-def _as_settings(drawn: dict[str, Any], first: Mapping[str, Any]) -> dict[str, Any]:
-    """gamma, a share of N, becomes the budget; tilt the prior itself; four digits."""
-    made = dict(drawn)
-    if "gamma" in made:
-        made["budget"] = made.pop("gamma") * len(first["accuracies"])
-    tilt, even, wide = (made.pop(name, None) for name in ("tilt", "even", "wide"))
-    if even:
-        made["reach"] = wide
-    elif tilt is not None:
-        made["prior"] = leaning(first["weights"], first["accuracies"], tilt)
-    return {k: float(f"{v:.4g}") if isinstance(v, float) else v for k, v in made.items()}
+def drawn(cell: Cell, number: int, first: Record) -> Cell:
+    """Setting `number` of a search, given the record of setting 0."""
+    settings = knobs.settings_of(cell.maker, places(cell.maker, number), first)
+    return replace(cell, settings=settings, trial=number)
 
 
-def leaning(weights: Sequence[float], accuracies: Sequence[float], tilt: float) -> list[float]:
-    """The prior that a tilt stands for, rounded, its sum put right at the largest."""
-    behind = (max(accuracies) - np.asarray(accuracies)) / BEHIND
-    q = (np.asarray(weights) + 0.1 / len(weights)) * np.exp(tilt * behind)
-    short = np.round(q / q.sum(), 4)
-    short[np.argmax(short)] += 1.0 - short.sum()
-    return [round(float(value), 4) for value in short]
+def edges(maker: str, number: int) -> list[Edge]:
+    """The ends of ranges that setting `number` is near."""
+    known = knobs.knobs_of(maker)
+    numbers = {k: u for k, u in places(maker, number).items() if isinstance(known[k], knobs.Log)}
+    near = [(name, 0) for name, u in numbers.items() if u < EDGE]
+    return near + [(name, 1) for name, u in numbers.items() if u > 1.0 - EDGE]
+
+
+def beyond(cell: Cell, number: int, best: int, wider: Sequence[Edge], first: Record) -> Cell:
+    """One more setting: the method's best one, with a knob in the new part of its range."""
+    maker = cell.maker
+    rng = np.random.default_rng([number, *maker.encode()])
+    mine = edges(maker, best) or [edge for edge in wider if edge[0] in knobs.knobs_of(maker)]
+    if not mine:
+        return drawn(cell, number, first)
+    name, end = mine[int(rng.random() * len(mine))]
+    far = BEYOND * float(rng.random())
+    at = {**places(maker, best), name: 1.0 + far if end else -far}
+    return replace(cell, settings=knobs.settings_of(maker, at, first), trial=number)
+
+
+def stages(cells: Sequence[Cell], trials: int) -> tuple[Stage, Stage]:
+    """What follows on setting 0 of `cells`: the drawn settings, then those beyond the ranges."""
+
+    def numbered(known: Known) -> list[Cell]:
+        first = [(cell, known(cell)) for cell in cells]
+        return [drawn(c, k, one) for c, one in first if one is not None for k in range(1, trials)]
+
+    def wider(known: Known) -> list[Cell]:
+        made: list[Cell] = []
+        for dataset in dict.fromkeys(cell.dataset for cell in cells):
+            made += extension([cell for cell in cells if cell.dataset == dataset], known, trials)
+        return made
+
+    return numbered, wider
+
+
+def extension(cells: Sequence[Cell], known: Known, trials: int) -> list[Cell]:
+    """Two more settings for each method of one data set; none while a setting is missing."""
+    firsts = {cell.maker: known(cell) for cell in cells}
+    bests = {}
+    for cell in cells:
+        first = firsts[cell.maker]
+        more = () if first is None else (known(drawn(cell, k, first)) for k in range(1, trials))
+        found = [record for record in (first, *more) if record is not None]
+        if len(found) == trials:
+            bests[cell.maker] = int(best(found)["trial"])
+    if bests.keys() != set(SEARCHED):
+        return []
+    wider = sorted({edge for maker, number in bests.items() for edge in edges(maker, number)})
+    return [
+        beyond(cell, number, bests[cell.maker], wider, first)
+        for cell in cells
+        if wider and (first := firsts[cell.maker]) is not None
+        for number in range(trials, trials + MORE)
+    ]
 
 
 # ---------------------------------------------------------------- choosing
 
 
-def best(trials: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """The trial with the highest score."""
-    return max(trials, key=score)
+def best(trials: Sequence[Record]) -> Record:
+    """The setting with the best worst site on the validation parts; of equals the first."""
+    return max(trials, key=lambda record: float(record["worst_accuracy"]))
 
 
-def score(trial: Mapping[str, Any]) -> float:
-    """How well the worst site is served, less the spread over sites: the table shows both.
-
-    Half-way between the mean over seeds of the worst site's accuracy and the worst site's mean. The
-    first is the table's own figure, but small validation parts bias it: some site is always
-    unlucky. The second does not see seeds in which now this site fails and now another.
-    """
-    worst = 0.5 * float(trial["worst_accuracy"] + min(trial["accuracies"]))
-    return worst - float(trial["std_accuracy"])
-
-
-def over_time(record: Mapping[str, Any]) -> float:
-    """Mean of the worst accuracy over the logarithm of virtual time, from the first look on."""
-    times = np.log(np.maximum(record["history"]["time"], 1e-9))
-    worst = np.asarray(record["history"]["worst_accuracy"])
-    area = float(np.diff(times) @ (worst[1:] + worst[:-1])) / 2.0
-    length = float(times[-1] - times[0])
-    return area / length if length > 0 else 0.0
-
-
-def grouped(records: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], list[Any]]:
+def grouped(records: Sequence[Record]) -> dict[tuple[str, str], list[Any]]:
     """The trials of every data set and method, in their order."""
     groups: dict[tuple[str, str], list[Any]] = {}
     for record in sorted(records, key=lambda record: record["trial"]):
@@ -175,26 +124,23 @@ def grouped(records: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], list[
     return dict(sorted(groups.items()))
 
 
-def choose(records: Sequence[Mapping[str, Any]], command: str) -> dict[str, Any]:
+def choose(records: Sequence[Record], command: str) -> dict[str, Any]:
     """dataset -> method -> the chosen settings, with what they were chosen by."""
     chosen: dict[str, Any] = {"command": command, "datasets": {}}
     for (dataset, method), trials in grouped(records).items():
         found = best(trials)
-        soonest = max(trials, key=over_time)
         chosen["datasets"].setdefault(dataset, {})[method] = {
-            TUNED: found["settings"],
-            TIMED: soonest["settings"],
+            "settings": found["settings"],
             "trial": found["trial"],
-            "trial_for_time": soonest["trial"],
             "trials": len(trials),
-            "validation_score": score(found),
-            "default_score": score(trials[0]),
+            "validation": found["worst_accuracy"],
+            "untouched": trials[0]["worst_accuracy"],
             "gradients": found["budget"],
         }
     return chosen
 
 
-def best_of(records: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def best_of(records: Sequence[Record]) -> list[Record]:
     """The chosen trial of every method and data set: what a summary of the search shows."""
     return [best(trials) for trials in grouped(records).values()]
 
@@ -208,11 +154,10 @@ def committed() -> dict[str, Any]:
     return found
 
 
-def tuned_settings(dataset: str, maker: str, kind: str = TUNED) -> dict[str, Any] | None:
+def tuned_settings(dataset: str, maker: str) -> dict[str, Any] | None:
     """The committed settings of a method on a data set; None: not tuned.
 
-    Variants of ours that were not searched on their own have its settings.
+    A variant of one of our forms has the settings of the form.
     """
-    searched = committed()["datasets"].get(dataset, {})
-    found = searched.get(maker) or (searched.get(OURS) if maker.startswith(OURS) else None)
-    return None if found is None else dict(found[kind])
+    found = committed()["datasets"].get(dataset, {}).get(parent(maker))
+    return None if found is None else dict(found["settings"])

@@ -106,14 +106,22 @@ class Federation:
         }
 
     def held_out(self, share: float = 0.1, seed: int = 0) -> Federation:
-        """For tuning: `share` of each training part, drawn at random, takes the place of the test
-        part, and the rest of it is what is trained on. The test parts are left out."""
+        """`share` of each training part, drawn at random, becomes the site's `val`; the rest of it
+        is what is trained on."""
         made: dict[str, dict[str, Part]] = {}
         for j, (name, site) in enumerate(self.sites.items()):
             inputs, targets = site["train"]
             kept, held = split(len(targets), share, HELD_OUT, seed, j)
             made[name] = {
                 part: (inputs[torch.from_numpy(index)], targets[torch.from_numpy(index)])
-                for part, index in (("train", kept), ("test", held))
-            }
-        return replace(self, sites=made, notes=f"{self.notes} Test: {share} of each training part.")
+                for part, index in (("train", kept), ("val", held))
+            } | {"test": site["test"]}
+        return replace(self, sites=made, notes=f"{self.notes} Val: {share} of each training part.")
+
+    def without_test(self) -> Federation:
+        """For a search, which must not see the test parts."""
+        left = {
+            name: {part: pair for part, pair in site.items() if part != "test"}
+            for name, site in self.sites.items()
+        }
+        return replace(self, sites=left)

@@ -8,12 +8,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from click.testing import CliRunner
 
 from aspire.cli import main
+from aspire.problem.problem import Problem
 from reproduction import choices, plans, pool, results, summary, tune
 from reproduction import reproduce as reproduce_module
-from reproduction.cells import Cell, mean_of, run, trained
+from reproduction.cells import Cell, run, trained
 from reproduction.tables import TITLES
 
 DATASETS = "fashion-mnist,person-activity"
@@ -66,7 +68,7 @@ def test_table1_has_every_method_on_every_data_set(data, tmp_path):
         for method in choices.TABLE1:
             record = found[f"table1/{dataset}/{method}/0"]
             assert record.keys() >= KEYS | RESULT
-            assert record["history"].keys() == {"gradients", "worst_accuracy", "weights"}
+            assert record["history"].keys() == {"gradients", "worst_val_accuracy", "weights"}
             assert record["worker_gradients"] >= record["budget"] or method == "ind"
             assert record["versions"]["threads"] == 1
     assert len(found) == 2 * len(choices.TABLE1)
@@ -223,25 +225,80 @@ def test_tuning_never_sees_the_test_part_and_is_used(data, tmp_path, monkeypatch
     reproduce("tune", data, tmp_path, *options)
     found = figures(tmp_path)
     assert {record["evaluated_on"] for record in found.values()} == {"validation"}
+    assert {record["seed"] for record in found.values()} == {tune.SEED}
+    assert {key.rpartition("/")[2] for key in found} == {"0", "1", "2"}  # of two methods, no more
     trials = [found[f"tune/fashion-mnist/aspire-consensus/{k}"] for k in range(3)]
-    assert trials[0]["settings"] == {}
+    assert trials[0]["settings"] == {"settle": 20.0}
     assert {"prior", "reach", "budget", "coupling"} <= set(trials[1]["settings"])
+    for record in trials:
+        assert "test_losses" not in record
+        assert record["accuracies"] == record["selected"]["val_accuracies"]
     chosen = json.loads((tmp_path / "tuned.json").read_text())
     best = tune.best(trials)
+    assert best["worst_accuracy"] == max(record["worst_accuracy"] for record in trials)
     assert chosen["datasets"]["fashion-mnist"]["aspire-consensus"]["settings"] == best["settings"]
     monkeypatch.setattr(tune, "committed", lambda: chosen)
-    text = reproduce("table1", data, tmp_path, "--tuned", "--datasets", "fashion-mnist",
-                     "--methods", "aspire-consensus,afl,gda")  # fmt: skip
+    names = "aspire-consensus,aspire-consensus-gamma0,afl,gda"
+    asked = ("--tuned", "--datasets", "fashion-mnist", "--methods", names)
+    text = reproduce("table1", data, tmp_path, *asked)
     assert "gda on fashion-mnist: no tuned settings are committed" in text
-    record = figures(tmp_path)["table1/fashion-mnist/aspire-consensus-tuned/0"]
+    found = figures(tmp_path)
+    record = found["table1/fashion-mnist/aspire-consensus-tuned/0"]
     assert (record["method"], record["variant"]) == ("aspire-consensus", "tuned")
     assert record["settings"] == best["settings"]
+    without = found["table1/fashion-mnist/aspire-consensus-gamma0-tuned/0"]
+    assert without["settings"] == best["settings"]  # the same prior, and Gamma = 0
+
+
+def test_the_best_settings_at_an_edge_give_every_method_two_more(data, tmp_path):
+    options = ("--datasets", "fashion-mnist")
+    reproduce("tune", data, tmp_path, *options)
+    found = list(figures(tmp_path).values())
+    counts = {method: len(trials) for (_, method), trials in tune.grouped(found).items()}
+    assert counts.keys() == set(choices.SEARCHED)
+    assert set(counts.values()) == {3 + tune.MORE}
+    before = (tmp_path / "tune.jsonl").read_bytes()
+    reproduce("tune", data, tmp_path, *options)
+    assert (tmp_path / "tune.jsonl").read_bytes() == before
+
+
+def scored_at(monkeypatch):
+    """The models at which problems with test parts were scored, and at which without."""
+    seen = {True: [], False: []}
+    scores = Problem.scores
+
+    def watched(problem, w):
+        seen[problem.sites[0].test is not None].append(w.clone())
+        return scores(problem, w)
+
+    monkeypatch.setattr(Problem, "scores", watched)
+    return seen
+
+
+def test_the_test_part_is_scored_at_the_last_and_at_the_selected_model_alone(data, monkeypatch):
+    seen = scored_at(monkeypatch)
+    cell = Cell("table1", "person-activity", "afl", 0, "afl", 1000, validation=True)
+    found = run(cell, str(data))
+    assert len(seen[False]) == cell.points == len(found["history"]["worst_val_accuracy"])
+    assert len(seen[True]) == 2
+    curve = found["history"]["worst_val_accuracy"]
+    best = int(np.argmax(curve))
+    assert torch.equal(seen[True][0], seen[False][-1])
+    assert torch.equal(seen[True][1], seen[False][best])
+    assert found["selected"]["worst_val_accuracy"] == pytest.approx(curve[best], rel=1e-4)
+    assert found["selected"]["gradients"] == found["history"]["gradients"][best]
+    assert found["worst_accuracy"] == min(found["accuracies"])
+    assert found["selected"]["worst_accuracy"] == min(found["selected"]["accuracies"])
+    seen[True].clear()
+    run(replace(cell, experiment="tune", trial=0), str(data))
+    assert seen[True] == []
 
 
 @pytest.mark.parametrize("local_steps", [1, 3])
 def test_models_of_one_site_each_are_trained_side_by_side_as_alone(data, local_steps):
     settings = {"local_steps": local_steps}
     cell = Cell("table1", "person-activity", "ind", 0, "ind", 500, settings=settings, points=10)
+    cell = replace(cell, validation=True)
     together = run(cell, str(data))
     for j, line in enumerate(together["alone"]):
         own = replace(cell, budget=100, points=2, settings={**settings, "site": j})
@@ -252,34 +309,21 @@ def test_models_of_one_site_each_are_trained_side_by_side_as_alone(data, local_s
         assert line["mean_accuracy"] == pytest.approx(alone["mean_accuracy"], abs=0.02)
         if together["weights"][j] == 1.0:  # the best of them
             assert together["history"]["gradients"] == alone["history"]["gradients"]
-    assert together["worst_accuracy"] == max(line["worst_accuracy"] for line in together["alone"])
 
 
 def test_one_of_several_side_by_side_may_break_down(data):
     cell = Cell("table1", "person-activity", "ind", 0, "ind", 500, settings={"rate": 1e30})
-    found = run(cell, str(data))
-    assert found["worst_accuracy"] == 0.0
+    found = run(replace(cell, validation=True), str(data))
+    assert found["worst_accuracy"] == found["selected"]["worst_accuracy"] == 0.0
     assert found["stopped"]
-
-
-def test_every_search_space_gives_a_method():
-    for name, space in tune.SPACES.items():
-        first = {"constants": {"rate": 0.1, "rate_weights": 0.2}, "accuracies": [0.7, 0.8, 0.9]}
-        first["weights"] = [0.5, 0.5, 0.0]
-        cell = Cell("tune", "fashion-mnist", name, 0, name, 10, trial=0)
-        for number in range(1, tune.TRIALS):
-            settings = dict(tune.trial(cell, number, first).settings)
-            assert settings == tune.trial(cell, number, first).settings
-            sets = 2 + ("prior" not in settings) if "wide" in space else 0
-            assert len(settings) == len(space) - sets
-            choices.make(name, 3, settings | ({"site": 0} if name == "ind" else {}))
 
 
 def test_a_run_that_breaks_down_is_a_cell_with_accuracy_zero(data):
     settings = {"rate": 1e30}
-    found = run(
-        Cell("table1", "person-activity", "afl", 0, "afl", 300, settings=settings), str(data)
-    )
+    cell = Cell("table1", "person-activity", "afl", 0, "afl", 300, settings=settings)
+    for trial in (0, None):
+        found = run(replace(cell, validation=True, trial=trial), str(data))
+        assert found["selected"]["worst_val_accuracy"] == found["worst_accuracy"] == 0.0
     assert found["worst_accuracy"] == 0.0
     assert found["stopped"]
     line = summary.summarise([found])[0]
@@ -328,12 +372,6 @@ def test_seeds_and_budgets_of_the_plans():
     assert {cell.delays for cell in cells} == {"spread"}
     keys = {results.key_of(cell.plain()) for cell in cells}
     assert len(keys) == len(cells) == 2 * len(plans.TIMES)
-
-
-def test_the_mean_of_folds_goes_through_lists_dicts_and_arrays():
-    one = {"a": np.array([1.0, 2.0]), "b": [1, np.float64(2.0)], "c": "x", "d": {"e": None}}
-    two = {"a": np.array([3.0, 4.0]), "b": [2, np.float64(4.0)], "c": "y", "d": {"e": None}}
-    assert mean_of([one, two]) == {"a": [2.0, 3.0], "b": [1.5, 3.0], "c": "x", "d": {"e": None}}
 
 
 def test_all_has_no_more_seeds_of_a_figure_than_the_figure_alone(data, tmp_path, monkeypatch):

@@ -251,8 +251,10 @@ def test_bad_files_are_named(tmp_path: Path) -> None:
 def test_held_out_takes_a_tenth_of_the_training_part(tmp_path: Path) -> None:
     files.sc_ma(tmp_path)
     made = load("sc-ma", tmp_path, raw=True)
-    tuned = made.held_out(0.25, seed=1)
-    for name, site in tuned.sites.items():
-        assert (len(site["train"][1]), len(site["test"][1])) == (20, 7)
-        both = torch.cat([site["train"][0], site["test"][0]]).tolist()
+    held = made.held_out(0.25, seed=1)
+    assert all(site.keys() == {"train", "val"} for site in held.without_test().sites.values())
+    for name, site in held.sites.items():
+        assert (len(site["train"][1]), len(site["val"][1])) == (20, 7)
+        assert site["test"] == made.sites[name]["test"]
+        both = torch.cat([site["train"][0], site["val"][0]]).tolist()
         assert sorted(both) == sorted(made.sites[name]["train"][0].tolist())
