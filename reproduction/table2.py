@@ -31,7 +31,7 @@ NONE: dict[str, Any] = {}
 
 @dataclass(frozen=True)
 class Family:
-    """A method by its maker; what bounds it (nothing: it is a defence itself); a prior or not.
+    """A method by its maker; and what bounds it (nothing: it is a defence itself).
 
     beside  only there to be compared with: low prior alone, and no adaptive attacker
     """
@@ -39,20 +39,19 @@ class Family:
     maker: str
     settings: Mapping[str, Any] = field(default_factory=dict)
     bounds: Mapping[str, Any] = field(default_factory=lambda: CLIP)
-    prior: bool = True
     beside: bool = False
 
 
-def aggregated(name: str, *, prior: bool) -> Family:
-    return Family("fedavg", {"aggregation": name}, NONE, prior)
+def aggregated(name: str) -> Family:
+    return Family("fedavg", {"aggregation": name}, NONE)
 
 
 FAMILIES: dict[str, Family] = {
     "fedavg": Family("fedavg"),
-    "fedavg-median": aggregated("median", prior=False),
-    "fedavg-trimmed-mean": aggregated("trimmed_mean", prior=False),
-    "fedavg-norm-clipping": aggregated("norm_clipping", prior=True),
-    "fedavg-centred-clipping": aggregated("centred_clipping", prior=True),
+    "fedavg-median": aggregated("median"),
+    "fedavg-trimmed-mean": aggregated("trimmed_mean"),
+    "fedavg-norm-clipping": aggregated("norm_clipping"),
+    "fedavg-centred-clipping": aggregated("centred_clipping"),
     "fedbuff": Family("fedbuff"),
     "afl": Family("afl"),
     "q-ffl": Family("q-ffl"),
@@ -122,14 +121,14 @@ def variants() -> Iterator[Variant]:
 
 
 def of_family(name: str, family: Family) -> Iterator[Variant]:
-    priors = [True] if family.beside else [False, True] if family.prior else [False]
+    priors = [True] if family.beside else [False, True]
     for clipped in (False, True) if family.bounds else (False,):
         if not (family.beside and clipped):
             yield Variant(name, clipped=clipped, attack=attack.CLEAN)
         for low in priors:
             yield Variant(name, low, clipped)
     if not family.beside:
-        best = Variant(name, family.prior, bool(family.bounds))
+        best = Variant(name, True, bool(family.bounds))
         yield replace(best, attack=attack.ADAPTIVE)
 
 

@@ -24,11 +24,11 @@ def test_every_method_has_every_prior_and_bound_that_it_can_take():
             for cell in VARIANTS.values()
             if cell.name == name and cell.attack == "backdoor"
         }
-        priors = {True} if family.beside else {False, True} if family.prior else {False}
+        priors = {True} if family.beside else {False, True}
         clipped = {False, True} if family.bounds else {False}
         assert attacked == {(low, bound) for low in priors for bound in clipped}
         if not family.beside:
-            best = Variant(name, family.prior, bool(family.bounds), "adaptive")
+            best = Variant(name, True, bool(family.bounds), "adaptive")
             assert best.key in VARIANTS
         assert all(cell.undefended.key in VARIANTS for cell in VARIANTS.values())
 
