@@ -158,7 +158,8 @@ def figures(variant: Variant, cells: Callable[[str], Sequence[Record]]) -> dict[
     """What the cells of a variant say together, where they are there."""
     own = cells(variant.key)
     plain = cells(variant.undefended.key)
-    same = cells(replace(variant, low=False, attack=attack.CLEAN).key)
+    defended = replace(variant, low=False, attack=attack.CLEAN)
+    same = cells(defended.key) if defended != variant.undefended else ()
     adaptive = cells(replace(variant, attack=attack.ADAPTIVE).key)
     made = {
         "cost": paired(own, plain, most_lost),

@@ -202,7 +202,7 @@ def test_the_attack_the_curves_and_the_page(data, tmp_path):
     lines = summary_of(tmp_path, "table2")
     for line in lines:
         assert ("attack_success" in line) != line["method"].startswith("lie-")
-        assert {"cost", "clean_cost"} <= line.keys()
+        assert "cost" in line
     adaptive = [line for line in lines if "adaptive_success" in line]
     assert len(adaptive) == sum(not family.beside for family in FAMILIES.values())
     assert all(line["reached"] in (0, 1) for line in summary_of(tmp_path, "time"))

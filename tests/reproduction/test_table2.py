@@ -72,6 +72,7 @@ def test_a_cost_is_paired_by_seed_and_site_with_the_undefended_clean_run():
     assert line["cost"]["error"] == pytest.approx(0.05)
     assert line["clean_cost"]["mean"] == pytest.approx(0.1)
     assert line["adaptive_cost"]["mean"] == pytest.approx(0.3)
+    assert "clean_cost" not in line_of([*records, record("afl-low", [0.1, 0.1])], "afl-low")
     assert line["adaptive_success"]["mean"] == 0.9
     assert {x["method"] for x in summary.lines_of("table2", records)} == {"afl-low-clipped"}
 
