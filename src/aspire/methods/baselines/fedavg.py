@@ -8,15 +8,21 @@ absorb.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import Unpack
+from typing import Annotated, Unpack
 
-from aspire.methods import arguments, descent
+import torch
+from torch import Tensor
+
+from aspire.arguments import one_of, real_number
+from aspire.methods import aggregations, arguments, descent
 from aspire.methods.baselines import rounds, state, steps
 from aspire.methods.baselines.shared import Shared, SharedArguments, spelled_out
 from aspire.methods.baselines.state import Ask, State
-from aspire.types import Array, Facts, Kind, Local, Method, Report, Task
+from aspire.types import Array, Facts, Kind, Local, Method, Report, Sized, Task
+
+ROBUST = ("median", "trimmed_mean", "norm_clipping", "centred_clipping")
 
 # ---------------------------------------------------------------- worker
 
@@ -30,7 +36,14 @@ def ends(tasks: Sequence[Task], locals_: Sequence[Local], *, local_steps: int) -
     ]
 
 
-# ---------------------------------------------------------------- master: State, nothing more
+# ---------------------------------------------------------------- master
+
+
+@dataclass
+class Master(State):
+    centre: Annotated[Tensor, Sized("p|0", "float64")] = field(  # of centred clipping
+        default_factory=lambda: torch.zeros(0, dtype=torch.float64)
+    )
 
 
 @spelled_out
@@ -40,6 +53,9 @@ def fedavg(
     *,
     prior: Sequence[float] | Mapping[str, float] | Array | str | None = None,
     quorum: int | None = None,
+    aggregation: str | None = None,
+    trimmed: float = 0.2,
+    radius: float | None = None,
     **shared: Unpack[SharedArguments],
 ) -> Method:
     """Return the method as a value.
@@ -48,12 +64,23 @@ def fedavg(
     rate         their step; None: 1 / max_j L_j from the start-up probe
     prior        weights of the mean; None: the plain mean
     quorum       S, answers that close a round; None: all
-    shared       see `Shared`
+    aggregation  of the moves w_j - w: None: the weighted mean, or 'median', 'trimmed_mean',
+                 'norm_clipping' or 'centred_clipping', see `aspire.methods.aggregations`
+    trimmed      of 'trimmed_mean': the share left out on each side
+    radius       of 'centred_clipping'; None: the median distance from the centre
+    optimizer, learning_rate, schedule, settle, average, clip, liars  see `Shared`
     """
     settings = arguments.check({"local_steps": local_steps, "quorum": quorum}, {"rate": rate})
-    rules = Rules(local_steps, rate, prior, quorum, Shared(**shared))
+    if aggregation is not None:
+        one_of("aggregation", aggregation, ROBUST)
+    if not 0 < trimmed < 0.5:
+        raise ValueError(f"trimmed={trimmed}: expected a number above 0 and below 0.5")
+    if radius is not None:
+        real_number("radius", radius, "a positive number or None", above=0.0)
+    rules = Rules(local_steps, rate, prior, quorum, aggregation, trimmed, radius, Shared(**shared))
     kinds = {"local": partial(ends, local_steps=local_steps)}
-    return rounds.method("fedavg", {**settings, "prior": prior}, rules, kinds)
+    own = {"prior": prior, "aggregation": aggregation, "trimmed": trimmed, "radius": radius}
+    return rounds.method("fedavg", {**settings, **own}, rules, kinds, Master)
 
 
 @dataclass(frozen=True)
@@ -64,6 +91,9 @@ class Rules:
     rate: float | None
     prior: Sequence[float] | Mapping[str, float] | Array | str | None
     quorum: int | None
+    aggregation: str | None
+    trimmed: float
+    radius: float | None
     shared: Shared
 
     @cached_property
@@ -72,24 +102,43 @@ class Rules:
 
     # ------------------------------------------------------------ init
 
-    def init(self, facts: Facts, seed: int) -> tuple[State, list[Task]]:
+    def init(self, facts: Facts, seed: int) -> tuple[Master, list[Task]]:
         q = arguments.prior_over(facts, self.prior)
-        master = State(**state.fields(facts, seed, q, self.quorum))
+        master = Master(**state.fields(facts, seed, q, self.quorum))
         return master, state.probes(master, facts)
 
-    def constants(self, master: State) -> dict[str, float]:
+    def constants(self, master: Master) -> dict[str, float]:
         return {"rate": arguments.first_rate(master, self.rate)}
 
     # ------------------------------------------------------------ absorb
 
-    def ask(self, master: State) -> Ask:
+    def ask(self, master: Master) -> Ask:
         w = {"w": state.model(master, master.w)}
         return Ask("local", state.free(master), w, {"rate": steps.rate(self.shared, master)})
 
-    def close(self, master: State, reports: list[Report]) -> Ask | None:
-        """w <- sum_j q_j w_j / sum_j q_j over those who answered."""
+    def close(self, master: Master, reports: list[Report]) -> Ask | None:
+        """w <- sum_j q_j w_j / sum_j q_j over those who answered, or a robust aggregate."""
         share = [float(master.weights[r.worker]) for r in reports]
         if sum(share) > 0:
-            new = descent.weighted(share, [r.vectors["w"] for r in reports])
-            master.w = steps.toward(self.shared, master, new)
+            models = [r.vectors["w"] for r in reports]
+            mean = descent.weighted if self.aggregation is None else partial(self.robust, master)
+            master.w = steps.toward(self.shared, master, mean(share, models))
         return None
+
+    def robust(self, master: Master, share: Sequence[float], models: Sequence[Tensor]) -> Tensor:
+        """w plus the aggregate of the moves w_j - w of those with weight."""
+        here = state.model(master, master.w).double()
+        kept = [r for r, weight in enumerate(share) if weight > 0]
+        rows = torch.stack([models[r] for r in kept]).double() - here
+        weights = torch.tensor([share[r] for r in kept], dtype=rows.dtype, device=rows.device)
+        if self.aggregation == "median":
+            return here + aggregations.median(rows, weights)
+        if self.aggregation == "trimmed_mean":
+            return here + aggregations.trimmed_mean(rows, weights, share=self.trimmed)
+        if self.aggregation == "norm_clipping":
+            return here + aggregations.norm_clipping(rows, weights)
+        centre = master.centre if len(master.centre) else torch.zeros_like(here)
+        master.centre = aggregations.centred_clipping(
+            rows, weights, centre=centre, radius=self.radius
+        )
+        return here + master.centre
