@@ -20,8 +20,9 @@ import pstats
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ from torch import nn
 
 from aspire import train
 from aspire.methods import direct
+from reproduction.networks import cases, models
 
 BATCH = 64
 SAMPLES = {"mlp": 2000, "cnn": 200}  # a site's
@@ -74,6 +76,7 @@ class Case:
     method: dict[str, Any] = field(default_factory=dict)
     target: float | None = None
     beside: tuple[str, float] | None = None  # a case, and by how much this one may be slower
+    per_second: float | None = None  # the target for its gradients per second
 
 
 def gelu() -> nn.Module:
@@ -85,7 +88,7 @@ def dropped() -> nn.Module:
 
 
 MANY = {"quorum": 8}
-CASES = (
+ON_CPU = (
     Case("cnn", cnn, "cnn", 10, 400, {"quorum": 5}, 0.75),
     Case("mlp-64", mlp, "mlp", 64, 20_000, MANY, 4.0),
     Case("mlp-5", mlp, "mlp", 5, 6_000, {"quorum": 1}, 1.5),
@@ -94,6 +97,15 @@ CASES = (
     Case("staleness", mlp, "mlp", 64, 20_000, MANY | {"staleness": 20}, None, ("mlp-64", 2.0)),
     Case("local", mlp, "mlp", 64, 20_000, MANY | {"local_steps": 2}, None, ("mlp-64", 2.0)),
 )
+VIT = partial(cases.vit, False)
+RESNET = partial(cases.resnet, models.group_norm, False)
+ON_CUDA = (
+    Case("cnn", cnn, "cnn", 64, 16_000, MANY, 3.0),
+    Case("vit", VIT, "cnn", 64, 6_000, MANY, 3.0),
+    Case("resnet", RESNET, "cnn", 64, 2_000, MANY, 1.3),
+    Case("mlp-4096", mlp, "mlp", 4096, 16_000, {"quorum": 1024}, per_second=500_000),
+)
+CASES = {"cpu": ON_CPU, "cuda": ON_CUDA}
 
 
 def data(kind: str, sites: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
@@ -156,6 +168,35 @@ def ours(case: Case, device: str, gradients: int) -> float:
     return float(run.history[-1]["gradients"]) / spent
 
 
+def large(device: str) -> dict[str, Any]:
+    """A model of 10^8 parameters over four sites: whether it trains, and what it takes."""
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Flatten(), *models.mlp((784, 9_600, 9_600, 10)))
+    sites = data("cnn", 4)
+    torch.cuda.reset_peak_memory_stats()
+    with tempfile.TemporaryDirectory() as folder:
+        began = time.perf_counter()
+        run = train(
+            module,
+            sites,
+            method=direct(quorum=2),
+            gradients=200,
+            batch_size=BATCH,
+            evaluate_every=50,
+            device=device,
+            out=Path(folder) / "run",
+        )
+        seconds = time.perf_counter() - began
+    return {
+        "parameters": sum(x.numel() for x in module.parameters()),
+        "sites": len(sites),
+        "gradients": run.history[-1]["gradients"],
+        "worst_losses": [round(max(row["losses"]), 4) for row in run.history],
+        "seconds": round(seconds, 1),
+        "peak_gib_on_the_device": round(torch.cuda.max_memory_allocated() / 2**30, 2),
+    }
+
+
 def measure(case: Case, device: str, repeats: int, *, quick: bool) -> dict[str, Any]:
     """Both sides in turn, so that both see the same neighbours on the machine."""
     gradients, seconds = (case.gradients // 50, 0.05) if quick else (case.gradients, 2.0)
@@ -172,14 +213,15 @@ def measure(case: Case, device: str, repeats: int, *, quick: bool) -> dict[str, 
         "ours_per_second": runs,
         "ratio": round(statistics.median(b / a for a, b in pairs), 2),
         "target": case.target,
+        "target_per_second": case.per_second,
     }
 
 
-def compare(found: list[dict[str, Any]]) -> None:
+def compare(found: list[dict[str, Any]], known: Sequence[Case]) -> None:
     """By how much some are slower than the case that they differ from in one argument."""
     speed = {one["case"]: statistics.median(one["ours_per_second"]) for one in found}
     for one in found:
-        beside = next(case.beside for case in CASES if case.name == one["case"])
+        beside = next(case.beside for case in known if case.name == one["case"])
         if beside is not None and beside[0] in speed:
             one["slower_than"], one["at_most"] = beside
             one["times_slower"] = round(speed[beside[0]] / speed[one["case"]], 2)
@@ -188,13 +230,14 @@ def compare(found: list[dict[str, Any]]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--only", nargs="+", choices=[case.name for case in CASES])
+    parser.add_argument("--only", nargs="+", metavar="CASE")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--quick", action="store_true", help="a trial that writes nothing")
     parser.add_argument("--profile", action="store_true", help="say where the time goes instead")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    chosen = [case for case in CASES if arguments.only is None or case.name in arguments.only]
+    known = CASES[arguments.device]
+    chosen = [case for case in known if arguments.only is None or case.name in arguments.only]
     if arguments.profile:
         for case in chosen:
             profiler = cProfile.Profile()
@@ -202,13 +245,21 @@ def main() -> None:
             pstats.Stats(profiler).sort_stats("tottime").print_stats(45)
         return
     repeats = 1 if arguments.quick else arguments.repeats
-    cases = [measure(case, arguments.device, repeats, quick=arguments.quick) for case in chosen]
-    compare(cases)
-    about = {"device": arguments.device, "torch": torch.__version__, "threads": 1}
-    text = json.dumps(about | {"load": round(os.getloadavg()[0], 1), "cases": cases}, indent=2)
-    if not arguments.quick and arguments.only is None:
-        path = Path(__file__).with_name(f"direct-{arguments.device}.json")
-        path.write_text(text + "\n", encoding="utf-8")
+    about: dict[str, Any] = {"device": arguments.device, "torch": torch.__version__, "threads": 1}
+    if arguments.device == "cuda":
+        about["name"] = torch.cuda.get_device_name()
+    measured: list[dict[str, Any]] = []
+    path = Path(__file__).with_name(f"direct-{arguments.device}.json")
+    text = ""
+    for case in chosen:
+        measured.append(measure(case, arguments.device, repeats, quick=arguments.quick))
+        compare(measured, known)
+        if case is chosen[-1] and arguments.device == "cuda" and arguments.only is None:
+            about["large"] = large(arguments.device)
+        found = about | {"load": round(os.getloadavg()[0], 1), "cases": measured}
+        text = json.dumps(found, indent=2)
+        if not arguments.quick and arguments.only is None:
+            path.write_text(text + "\n", encoding="utf-8")
     print(text)
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from typing import Any
@@ -20,6 +19,7 @@ from aspire.simulator.delays import Delays, LogNormal
 from aspire.types import Method
 from reproduction import attack, choices, lies, scores, theorem
 from reproduction.data import Federation, load
+from reproduction.threads import one_thread
 
 BATCH = 100
 HELD_OUT = 0.1
@@ -207,14 +207,3 @@ def horizon_of(cell: Cell, n: int) -> float | None:
     if cell.delays != SPREAD:
         return None
     return cell.budget / n * MEANS[1] * math.exp(0.4**2 / 2)
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """A cell's bytes must not depend on how many of them run beside each other."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)

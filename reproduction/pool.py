@@ -101,7 +101,7 @@ def _missing(cells: Sequence[Cell], path: Path, do: Doer, tell: Tell) -> list[st
     todo = [cell for cell in cells if finished(cell, records) is None]
     if len(todo) < len(cells):
         tell(f"{len(cells) - len(todo)} of {len(cells)} cells were finished before and are kept.")
-    remark = provenance.remark(records.values(), Cell.__module__)
+    remark = provenance.remark(records.values(), lambda record: Cell.__module__)
     if remark is not None:
         tell(f"{remark} Stale ones are made again, the others kept.")
     progress = Progress(len(todo), float(sum(cell.budget for cell in todo)), tell)
@@ -110,7 +110,9 @@ def _missing(cells: Sequence[Cell], path: Path, do: Doer, tell: Tell) -> list[st
         if isinstance(found, str):
             failed.append(f"{results.name_of(cell.plain())}: {found}")
         else:
-            results.add(path, [{**found, provenance.FIELD: provenance.hash_of(Cell.__module__)}])
+            made_by = found.get(provenance.MADE_BY)
+            sources = provenance.hash_of(Cell.__module__, made_by)
+            results.add(path, [{**found, provenance.FIELD: sources}])
         progress.tick(cell, found)
     return failed
 

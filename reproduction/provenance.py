@@ -1,8 +1,8 @@
 """Which sources a cell was made with, as one hash, so that evidence of older ones is known as such.
 
 The hash is of all modules of `aspire` and `reproduction` that the cell's own module imports, also
-through others, and of the C beside them. Comments and docstrings are left out, so prose changes
-nothing.
+through others, and of the C beside them. Of the methods only the cell's own counts, with what it
+imports. Comments and docstrings are left out, so prose changes nothing.
 """
 
 from __future__ import annotations
@@ -10,36 +10,56 @@ from __future__ import annotations
 import ast
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import aspire
+from aspire.methods.by_name import factory_of
 
 FIELD = "sources"  # of a record; without it, the cell is older than this
+MADE_BY = "made_by"  # of a record: `Method.name`
+METHODS = "aspire.methods"
+CONSENSUS = {"aspire": "aspire.methods.aspire_ease.consensus"}  # its factory makes both forms
 HOMES = {"aspire": Path(aspire.__file__).parent, "reproduction": Path(__file__).parent}
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 REMARKS = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
 
 
 @lru_cache
-def hash_of(module: str) -> str:
-    """The hash of a module's sources and of what they import."""
-    found = {name: code(tree) for name, tree in imported(module).items()}
+def hash_of(module: str, made_by: str | None = None) -> str:
+    """The hash of a module's sources and of what they import, without other methods' files."""
+    trees = imported(module)
+    if made_by is not None:
+        own = imported(module_of(made_by), within=f"{METHODS}.").keys()
+        trees = {name: x for name, x in trees.items() if name in own or not of_methods(name)}
+    found = {name: code(tree) for name, tree in trees.items()}
     for path in sorted((HOMES["aspire"] / "compiled").glob("*.c")):
         found[path.name] = " ".join(REMARKS.sub(" ", path.read_text(encoding="utf-8")).split())
     return hashlib.sha256(repr(sorted(found.items())).encode()).hexdigest()[:16]
 
 
-def imported(module: str) -> dict[str, ast.Module]:
-    """The sources of a module and of all of ours that it imports, by their names."""
+def module_of(method: str) -> str:
+    """The module in which the factory of a method is, by `Method.name`."""
+    return CONSENSUS.get(method) or factory_of(method).__module__
+
+
+def of_methods(name: str) -> bool:
+    return name == METHODS or name.startswith(f"{METHODS}.")
+
+
+def imported(module: str, within: str = "") -> dict[str, ast.Module]:
+    """The sources of a module and of all of ours that it imports, by their names.
+
+    within  what all names begin with; others are not looked into
+    """
     found: dict[str, ast.Module] = {}
     todo = [module]
     while todo:
         name = todo.pop()
         path = path_of(name)
-        if path is not None and name not in found:
+        if path is not None and name not in found and name.startswith(within):
             found[name] = ast.parse(path.read_text(encoding="utf-8"))
             todo += [name.rpartition(".")[0], *imports(found[name])]
     return found
@@ -77,12 +97,20 @@ def code(tree: ast.Module) -> str:
 
 def stale(record: Mapping[str, Any], module: str) -> bool:
     """Whether a cell is known to be of other sources than these."""
-    return record.get(FIELD, hash_of(module)) != hash_of(module)
+    if FIELD not in record:
+        return False
+    found: bool = record[FIELD] != hash_of(module, record.get(MADE_BY))
+    return found
 
 
-def remark(records: Iterable[Mapping[str, Any]], module: str) -> str | None:
-    """One sentence about cells that are not of these sources; None where all are."""
-    known = [(FIELD in record, stale(record, module)) for record in records]
+def remark(
+    records: Iterable[Mapping[str, Any]], module: Callable[[Mapping[str, Any]], str]
+) -> str | None:
+    """One sentence about cells that are not of these sources; None where all are.
+
+    module  of a record: the module that makes such cells
+    """
+    known = [(FIELD in record, stale(record, module(record))) for record in records]
     old = sum(other for _, other in known)
     unknown = sum(not has for has, _ in known)
     if not old and not unknown:

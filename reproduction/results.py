@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from aspire.runs import files as rundir
 from reproduction.cells import Cell
 from reproduction.plans import PLANS
-from reproduction.provenance import FIELD
+from reproduction.provenance import FIELD, MADE_BY
 
 Record = dict[str, Any]
 Key = tuple[str, str, int]
@@ -53,6 +53,7 @@ FIGURES = (
     "mean_delay",
     "wall_seconds",
     "versions",
+    MADE_BY,
     FIELD,
 )
 CELL = tuple(field.name for field in fields(Cell))

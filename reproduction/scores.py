@@ -110,7 +110,8 @@ class Watch:
         if self.blind is not None and self.job.problem.sites[0].test and not self.stopped:
             self.history[-1] |= tested(self.job, self.job.method.model(simulation.master))
         run = self.run_of(simulation, self.seconds)
-        found = {**run.result(), "constants": dict(getattr(simulation.master, "constants", {}))}
+        found = {**run.result(), "made_by": self.job.method.name}
+        found["constants"] = dict(getattr(simulation.master, "constants", {}))
         for name in OF_TRAIN:
             del found[name]
         found["history"] = self.columns()

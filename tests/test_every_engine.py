@@ -24,6 +24,7 @@ OWN_METHOD = "method() of FILE.py"
 EVERY: dict[str, str | None] = {name: name for name in METHODS} | {
     "aspire": "aspire(form='direct')",  # `consensus` is the other form
     "ind": "ind(site=1)",
+    "afl": "afl(optimizer='adam', settle=200, clip=2.0)",
     "fedavg": "fedavg(local_steps=2, quorum=1)",
     OWN_METHOD: None,
 }

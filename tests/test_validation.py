@@ -128,6 +128,24 @@ def test_a_validation_loss_that_is_no_number_ends_no_run(engine):
     assert run.selected["rule"] == "last"
 
 
+def test_with_a_reference_the_largest_regret_selects(tmp_path):
+    """Site 1 has noise for labels: its loss is the lower the less was learned."""
+    rows = [{"losses": [0.9, 0.9], "val_losses": x} for x in ([0.9, 0.7], [0.2, 0.8])]
+    assert figure(rows[0], (), LOSS) == (0.9,)
+    assert figure(rows[1], (), LOSS) == (0.8,)
+    told = [{**row, "references": [0.1, 0.75]} for row in rows]
+    assert figure(told[0], (), LOSS) == pytest.approx((0.8,))
+    assert figure(told[1], (), LOSS) == pytest.approx((0.1,))
+    assert figure({**told[1], "val_losses": [0.2, None]}, (), LOSS) is None
+    run = train(
+        linear(), validated(), method=direct(reference=[0.1, 0.2, 0.3]), out=tmp_path, **QUICK
+    )
+    lines = [json.loads(x) for x in (tmp_path / "history.jsonl").read_text().splitlines()]
+    assert all(x["references"] == [0.1, 0.2, 0.3] for x in lines)
+    regrets = [max(np.subtract(x["val_losses"], x["references"])) for x in lines]
+    assert run.selected["t"] == lines[int(np.argmin(regrets))]["t"]
+
+
 # ---------------------------------------------------------------- selection
 
 

@@ -26,12 +26,13 @@ def report_experiments(directory: Path, out: Path, *, tables: bool, networks: bo
 def remarks(directory: Path) -> list[str]:
     """A sentence for each file with cells that are not of these sources."""
     from reproduction import cells, provenance, results
-    from reproduction.networks import run
+    from reproduction.networks import pool as networks_pool
 
     found = []
     for path in sorted(directory.glob(f"*{results.SUFFIX}")):
-        of = run if path.stem == "networks" else cells
+        networks = path.stem == networks_pool.NAME
+        of = networks_pool.module_of if networks else lambda record: cells.__name__
         records = results.read_lines(path, lambda record: (str(record),)).values()
-        remark = provenance.remark(records, of.__name__)
+        remark = provenance.remark(records, of)
         found += [] if remark is None else [f"{path.stem}: {remark}"]
     return found

@@ -11,42 +11,25 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from aspire.runs.selection import Watched
 from reproduction.data.federation import Part
-from reproduction.data.partitions import shuffled
 from reproduction.networks.data import Sites
+from reproduction.networks.validation import best_and_last, held_out
 
 NOISY = "noisy"  # the setting
 SITE = "site 0"  # the one with noise
 SHARE = 0.4  # of its labels that are drawn at random, from all classes
-VAL = 10  # one of so many training samples
-LABELS, SPLIT = 54, 55  # purposes: streams that share no numbers
+LABELS = 54  # purpose: a stream that shares no numbers with others
 
 
 def sites_of(sites: Sites, seed: int, *, without: bool) -> Sites:
     """The same sites with val parts and with noise; `without`: the one with noise is left out."""
-    made: Sites = {}
-    for j, (name, site) in enumerate(sites.items()):
-        if name == SITE and without:
-            continue
-        train, val = split(site["train"], seed, j)
-        if name == SITE:
-            train = spoilt(train, seed, 0)
-            val = spoilt(val, seed, 1)
-        made[name] = {"train": train, "val": val, "test": site["test"]}
-    return made
-
-
-def split(part: Part, seed: int, j: int) -> tuple[Part, Part]:
-    order = torch.from_numpy(shuffled(len(part[1]), SPLIT, seed, j))
-    count = max(1, len(order) // VAL)
-    return taken(part, order[count:]), taken(part, order[:count])
-
-
-def taken(part: Part, index: Tensor) -> Part:
-    return part[0][index], part[1][index]
+    made = held_out(sites, seed)
+    site = made.pop(SITE)
+    if without:
+        return made
+    noise = {part: spoilt(site[part], seed, k) for k, part in enumerate(("train", "val"))}
+    return {SITE: site | noise, **made}
 
 
 def spoilt(part: Part, seed: int, number: int) -> Part:
@@ -63,18 +46,13 @@ def figures(history: Sequence[Mapping[str, Any]], names: Sequence[str]) -> dict[
     Accuracies are on test parts. The noisy site's weight is that at the end.
     """
     others = [j for j, name in enumerate(names) if name != SITE]
-    watched = Watched()
-    for count in range(2, len(history) + 1):  # a run does not look at its start
-        watched.look(history[:count], (), "last", lambda: torch.zeros(0))
-    best = watched.validation.line
-    if best is None:
-        raise ValueError("the history has no validation losses: expected them at every site")
     found: dict[str, Any] = {}
-    for name, line in (("selected", history[best]), ("last", history[-1])):
+    lines = best_and_last(history)
+    for name, line in lines.items():
         right = [line["accuracies"][j] for j in others]
         found[f"others_worst_{name}"] = float(f"{min(right):.6g}")
         found[f"others_mean_{name}"] = float(f"{np.mean(right):.6g}")
-    found["selected_gradients"] = history[best]["gradients"]
+    found["selected_gradients"] = lines["selected"]["gradients"]
     if SITE in names:
         weight = history[-1]["weights"][list(names).index(SITE)]
         found["noisy_weight"] = float(f"{weight:.4g}")

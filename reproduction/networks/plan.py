@@ -9,6 +9,7 @@ listed   the direct form under delays spread 1 to 5 over the sites as listed, un
          worst training loss with which the reference ends; reversed: the same the other way round
 noisy    one of the sites has random labels: the direct form with and without a reference, and
          without that site
+terms    every method as it comes, each site with a val part: the same for all
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from reproduction.networks.methods import (
 )
 from reproduction.networks.noisy import NOISY
 from reproduction.networks.run import LISTED, REVERSED, Cell, diverged, reference_times
+from reproduction.networks.terms import METHODS, MOVING, TERMS
 
 SEEDS = (0, 1, 2, 3, 4)
 SEARCH_SEED = 100
@@ -94,6 +96,7 @@ class Plan:
         yield from each(self.half, NINE, later)
         for seed in every:
             yield from self.noisy(seed)
+        yield from each(self.terms, NINE, every)
 
     def cell(self, network: str, method: str, setting: str, seed: int, **more: Any) -> Cell:
         share = 2 if setting == "half" else 1
@@ -135,6 +138,10 @@ class Plan:
 
     def noisy(self, seed: int) -> Iterator[Cell]:
         yield from (self.cell("cnn", method, NOISY, seed) for method in (DIRECT, OWN, WITHOUT))
+
+    def terms(self, name: str, seed: int) -> Iterator[Cell]:
+        for method in MOVING if CASES[name].normalised else METHODS:
+            yield self.cell(name, method, TERMS, seed)
 
     def timed(self, name: str, seed: int) -> Iterator[Cell]:
         found = self.found(name, REFERENCE, "end", seed)

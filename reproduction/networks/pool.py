@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from reproduction import provenance, results
-from reproduction.networks import liars, store
+from reproduction.networks import liars, store, terms
 from reproduction.networks.cases import CASES
 from reproduction.networks.plan import SEEDS, Key, Plan, Record, key_of
 from reproduction.networks.run import Cell, run
+from reproduction.networks.terms import TERMS
 
 NAME = "networks"
 AHEAD = 2.5  # times the budget: gradients of an asynchronous run in the reference's time
@@ -97,7 +98,8 @@ class Work:
             self.failed[cell.name] = outcome
             self.tell(f"{self.done}: {cell.name} FAILED: {outcome}")
             return
-        outcome[provenance.FIELD] = provenance.hash_of(Cell.__module__)
+        made_by = outcome.get(provenance.MADE_BY)
+        outcome[provenance.FIELD] = provenance.hash_of(module_of(outcome), made_by)
         self.records[key_of(outcome)] = outcome
         results.add_lines(self.path, [outcome], key_of)
         worst = outcome.get("worst_loss")
@@ -105,11 +107,16 @@ class Work:
         self.tell(f"{self.done}: {cell.name}: {shown} ({outcome['wall_seconds']:.0f} s)")
 
 
+def module_of(record: Record) -> str:
+    """The module that makes cells of this setting."""
+    return terms.__name__ if record["setting"] == TERMS else Cell.__module__
+
+
 def finished(cell: Cell, records: Mapping[Key, Record]) -> bool:
     """Whether the record of this very cell is there, made with these sources."""
     plain = cell.plain()
     record = records.get(key_of(plain))
-    if record is None or provenance.stale(record, Cell.__module__):
+    if record is None or provenance.stale(record, module_of(record)):
         return False
     return all(record.get(name) == plain.get(name) for name in cell_fields())
 
@@ -133,7 +140,7 @@ def expected_seconds(cell: Cell, records: Mapping[Key, Record]) -> float:
 def carry_out(request: Request, out: Path, tell: Tell = lambda text: None) -> Work:
     """Run what is missing; what an earlier call finished is kept."""
     work = Work(request, out / f"{NAME}.jsonl", tell)
-    remark = provenance.remark(work.records.values(), Cell.__module__)
+    remark = provenance.remark(work.records.values(), module_of)
     if remark is not None:
         tell(f"{remark} Stale ones are made again, the others kept.")
     if request.jobs == 1:
@@ -177,6 +184,6 @@ def keep_busy(work: Work, pool: ProcessPoolExecutor) -> bool:
 def attempt(cell: Cell, device: str) -> Outcome:
     """One cell that fails must not end all others."""
     try:
-        return run(cell, device)
+        return terms.run(cell, device) if cell.setting == TERMS else run(cell, device)
     except Exception as error:
         return f"{type(error).__name__}: {error}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -19,12 +19,12 @@ from aspire.runs.errors import Stopped
 from aspire.simulator import simulator
 from aspire.simulator.delays import LogNormal
 from aspire.types import Method
-from reproduction.cells import one_thread
 from reproduction.networks import liars, methods, noisy
 from reproduction.networks.cases import CASES
 from reproduction.networks.data import Sites
 from reproduction.networks.methods import SITE_BUFFERS, WITHOUT
 from reproduction.networks.noisy import NOISY
+from reproduction.threads import one_thread
 
 EVEN, LISTED, REVERSED = "even", "listed", "reversed"  # who is slow
 SPREAD = (1.0, 5.0)  # factors of the delays of the first and the last site
@@ -33,6 +33,7 @@ POINTS = 20  # lines of history, besides the start; twice as many where a target
 CURVES = ("t", "time", "gradients", "worst_loss", "worst_accuracy", "mean_accuracy")
 DIGITS = 4  # of what is in the history
 ENDS_ONLY = ("search", "half")  # settings without curves: there are many, and only ends count
+More = Callable[[Sequence[Mapping[str, Any]], Sequence[str]], dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -74,14 +75,26 @@ class Cell:
 
 def run(cell: Cell, device: str) -> dict[str, Any]:
     """The record of a cell: its fields, its figures and its curves."""
+    with one_thread():
+        sites = sites_of(cell.network, cell.seed, cell.small)
+        more = None
+        if cell.setting == NOISY:
+            sites = noisy.sites_of(sites, cell.seed, without=cell.method == WITHOUT)
+            more = noisy.figures
+        return carried_out(cell, device, sites, method_of(cell, len(sites)), more)
+
+
+def carried_out(
+    cell: Cell, device: str, sites: Sites, method: Method, more: More | None = None
+) -> dict[str, Any]:
+    """The same, of this method on these sites; `more`: further figures from the history."""
     began = time.perf_counter()
     used = time.process_time()
-    with one_thread():
-        watch = Watch(cell, job_of(cell, device))
-        watch.carry_out()
+    watch = Watch(cell, job_of(cell, device, sites, method))
+    watch.carry_out()
     figures = watch.figures()
-    if cell.setting == NOISY:
-        figures |= noisy.figures(watch.history, watch.job.problem.names)
+    if more is not None and not watch.stopped:
+        figures |= more(watch.history, watch.job.problem.names)
     figures["wall_seconds"] = round(time.perf_counter() - began, 2)
     figures["cpu_seconds"] = round(time.process_time() - used, 2)
     if cell.setting in ENDS_ONLY or cell.method in liars.METHODS:
@@ -93,15 +106,12 @@ def device_name(device: str) -> str:
     return torch.cuda.get_device_name(device) if device.startswith("cuda") else "cpu"
 
 
-def job_of(cell: Cell, device: str) -> Job:
+def job_of(cell: Cell, device: str, sites: Sites, method: Method) -> Job:
     case = CASES[cell.network]
-    sites = sites_of(cell.network, cell.seed, cell.small)
-    if cell.setting == NOISY:
-        sites = noisy.sites_of(sites, cell.seed, without=cell.method == WITHOUT)
     return prepare(
         case.module(cell.seed, cell.small),
         sites,
-        method=method_of(cell, len(sites)),
+        method=method,
         gradients=cell.gradients,
         batch_size=case.batch[cell.small],
         delays=delays_of(cell.delays, len(sites)),
@@ -207,6 +217,7 @@ class Watch:
         """At the end; a run that broke down has no losses."""
         last = self.history[-1]
         found: dict[str, Any] = {
+            "made_by": self.job.method.name,
             "iterations": self.simulation.master.t,
             "virtual_seconds": short(self.simulation.time, 8),
             "worker_gradients": int(self.simulation.gradients),

@@ -36,6 +36,7 @@ from reproduction.networks.run import (
     reference_times,
     time_to,
 )
+from reproduction.networks.terms_table import on_equal_terms
 
 SIZE_TITLES = {"full": "Full size", "small": "CPU size"}
 BEGIN = "<!-- aspire report results --networks -->"
@@ -66,7 +67,8 @@ def put_into(page: Path, directory: Path) -> None:
 
 def tables_of(cells: Cells) -> list[str]:
     every = [compared(cells), stepped(cells), timed(cells), many_sites(cells)]
-    return [*every, normalisation(cells), noisy_site(cells), influence(cells), broken(cells)]
+    every += [normalisation(cells), noisy_site(cells), influence(cells), *on_equal_terms(cells)]
+    return [*every, broken(cells)]
 
 
 # ---------------------------------------------------------------- the tables

@@ -253,6 +253,7 @@ class Look:
     whole(task)         -> a task in a worker's hands with all that a new process needs;
                         None: tasks are so
     gap(gradient, loss) -> the stationarity gap; None: not defined
+    references          r_j of each site, which the adversary takes off f_j; empty: it does not
     """
 
     weights: Array = field(default_factory=lambda: np.empty(0))
@@ -260,6 +261,12 @@ class Look:
     waiting: Sequence[int] = ()
     whole: Callable[[Task], Task] | None = None
     gap: Callable[[GradientAt, LossAt], float] | None = None
+    references: Array = field(default_factory=lambda: np.empty(0))
+
+    def line(self) -> dict[str, Any]:
+        """What a line of history has of it."""
+        line = {"weights": self.weights.tolist(), "planes": self.planes}
+        return line | ({"references": self.references.tolist()} if len(self.references) else {})
 
 
 @dataclass(frozen=True)

@@ -60,6 +60,36 @@ def test_the_sources_of_a_cell_are_those_that_python_loads() -> None:
     assert not {"aspire.cli", "reproduction.page", "aspire.engines.grpc.server"} & found
 
 
+def test_of_the_methods_only_the_one_that_made_a_cell_counts(hashed, monkeypatch) -> None:
+    files = {
+        "aspire/__init__.py": "from aspire.methods import mine, other\n",
+        "aspire/methods/__init__.py": "from aspire.methods import mine, other\n",
+        "aspire/methods/mine.py": "from aspire.methods import shared\n",
+        "aspire/methods/other.py": "x = 1\n",
+        "aspire/methods/shared.py": "y = 1\n",
+    }
+    monkeypatch.setattr(provenance, "module_of", lambda method: f"aspire.methods.{method}")
+    hashed(**files)
+
+    def of(**changed: str) -> str:
+        hashed(**(files | changed))
+        return provenance.hash_of.__wrapped__("reproduction.top", "mine")
+
+    before = of()
+    assert of(**{"aspire/methods/other.py": "x = 2\n"}) == before
+    assert of(**{"aspire/methods/mine.py": "from aspire.methods import shared, other\n"}) != before
+    assert of(**{"aspire/methods/shared.py": "y = 2\n"}) != before
+    assert of(**{"aspire/low.py": "f = None\n"}) != before
+
+
+def test_the_sources_of_a_baseline_are_its_own() -> None:
+    assert provenance.module_of("drfa-prox") == "aspire.methods.baselines.drfa_prox"
+    assert provenance.module_of("direct") == "aspire.methods.aspire_ease.direct.form"
+    own = provenance.imported(provenance.module_of("afl"), within="aspire.methods.")
+    assert {"aspire.methods.baselines.afl", "aspire.methods.baselines.rounds"} <= own.keys()
+    assert not {"aspire.methods.baselines.fedavg", "aspire.methods.by_name"} & own.keys()
+
+
 CELL = cells.Cell("delays", "synthetic", "largest", 0, "", 10)
 
 

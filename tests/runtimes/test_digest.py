@@ -33,3 +33,12 @@ def test_the_digests_of_pieces_are_the_same_without_a_compiler(dtype, count, mon
     monkeypatch.setattr(native, "library", lambda dtype: None)
     assert digest.pieces(x).tolist() == found.tolist()
     assert len(found) == -(-count // digest.PIECE)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("count", [1, 2**14, 3 * 2**14 + 5])
+def test_the_digests_of_vectors_on_a_gpu_are_those_on_the_cpu(dtype, count):
+    """`by_piece` is what a GPU computes; torch does the same on the CPU."""
+    together = torch.randn(3, count, dtype=dtype)
+    for x, found in zip(together, digest.by_piece(together), strict=True):
+        assert found.tolist() == digest.pieces(x).tolist()

@@ -324,8 +324,7 @@ class Course:
             "t": state.master.t,
             "time": state.time,
             "gradients": int(state.gradients),
-            "weights": look.weights.tolist(),
-            "planes": look.planes,
+            **look.line(),
         }
         self.driver.ask(self.job.method.model(state.master), line)
 

@@ -504,8 +504,7 @@ def evaluate(job: Job, simulation: simulator.Simulation) -> dict[str, Any]:
         "time": simulation.time,
         "gradients": int(simulation.gradients),
         **scored(figures, job.uncertainty),
-        "weights": look.weights.tolist(),
-        "planes": look.planes,
+        **look.line(),
     }
 
 

@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -276,10 +276,9 @@ class Default:
         if self.floored:
             return FlooredAdamW(groups, **common)
         first = groups[0]["params"][0]
-        if first.device.type == "cpu" and first.dtype in (torch.float32, torch.float64):
+        if first.dtype in (torch.float32, torch.float64) and first.device.type in ("cpu", "cuda"):
             return FusedAdamW(groups, fused=True, **common)
-        on_gpu = first.device.type == "cuda"  # there one kernel does a tensor
-        return AdamW(groups, fused=on_gpu, **common)
+        return AdamW(groups, **common)
 
 
 class Settling:
@@ -311,23 +310,26 @@ class FusedAdamW(AdamW):
         if not self.state:
             super().step()  # torch makes its state
             return
+        alike: dict[Any, list[Tensor]] = {}
         for group in self.param_groups:
-            x = group["params"][0]
-            state = self.state[x]
-            state["step"] += 1.0
-            first, second = group["betas"]
+            key = (group["lr"], group["betas"], group["weight_decay"], group["eps"])
+            alike.setdefault(key, []).extend(group["params"])
+        for (rate, (first, second), decay, eps), params in alike.items():
+            states = [self.state[x] for x in params]
+            steps = [state["step"] for state in states]
+            torch._foreach_add_(steps, 1.0)
             torch._fused_adamw_(
-                [x],
-                [x.grad],
-                [state["exp_avg"]],
-                [state["exp_avg_sq"]],
+                params,
+                [cast(Tensor, x.grad) for x in params],
+                [state["exp_avg"] for state in states],
+                [state["exp_avg_sq"] for state in states],
                 [],
-                [state["step"]],
-                lr=group["lr"],
+                steps,
+                lr=rate,
                 beta1=first,
                 beta2=second,
-                weight_decay=group["weight_decay"],
-                eps=group["eps"],
+                weight_decay=decay,
+                eps=eps,
                 amsgrad=False,
                 maximize=False,
             )

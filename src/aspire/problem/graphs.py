@@ -13,10 +13,12 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from aspire.problem.objective import Objective
 
 WARM = 3  # calls before one is captured, so that libraries have chosen their kernels
+MOST = 64  # graphs of losses: sites may have as many numbers of samples as there are sites
 ALIKE = 1e-3  # of a gradient's length: more is no rounding
 Call = Callable[[Tensor, Tensor, Tensor], Tensor]  # z, inputs and targets of R tasks: (R, P)
 
@@ -41,6 +43,7 @@ class Replayed:
         self.objective = objective
         self.vmap = vmap
         self.graphs: dict[Any, Graph] = {}
+        self.losses: dict[Any, Graph | None] = {}
         self.pool: Any = None
 
     def gradients(self, z: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
@@ -50,6 +53,22 @@ class Replayed:
         one = self._graph(alone(self.objective), z, inputs[:1], targets[:1])
         rows = [one(z, inputs[r : r + 1], targets[r : r + 1]) for r in range(len(inputs))]
         return torch.cat(rows)
+
+    def loss(self, w: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
+        """The mean loss in eval mode; replayed once samples of this shape have come before."""
+        shape = (inputs.shape, inputs.dtype, targets.shape, targets.dtype)
+        if shape not in self.losses:
+            if len(self.losses) < MOST:
+                self.losses[shape] = None
+            return self._loss(w, inputs, targets)
+        graph = self.losses[shape]
+        if graph is None:
+            graph = self.losses[shape] = Graph(self._loss, (w, inputs, targets), self.pool)
+            self.pool = graph.graph.pool()
+        return graph(w, inputs, targets)
+
+    def _loss(self, w: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
+        return self.objective.value(w, inputs, targets, training=False)
 
     def _graph(self, call: Call, z: Tensor, inputs: Tensor, targets: Tensor) -> Graph:
         key = (inputs.shape, inputs.dtype, targets.shape, targets.dtype)
@@ -94,7 +113,8 @@ def together(objective: Objective) -> Call:
 
     def call(z: Tensor, inputs: Tensor, targets: Tensor) -> Tensor:
         behind = z[p:].expand(len(inputs), -1)
-        found: Tensor = rows(z[:p].detach(), behind, inputs, targets)
+        with sdpa_kernel(SDPBackend.MATH):  # the others go through rows one by one
+            found: Tensor = rows(z[:p].detach(), behind, inputs, targets)
         return found
 
     return call

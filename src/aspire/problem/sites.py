@@ -345,6 +345,8 @@ def loss(local: Local, w: Tensor) -> float:
     """f_j as it is reported; on the CPU in pieces whose features stay in the cache."""
     if type(local) is not Site:
         return local.loss(w)
+    if replays_losses(local):
+        return _replayed_loss(local, w)
     return local.loss(w, PIECE if w.device.type == "cpu" else CHUNK)
 
 
@@ -353,6 +355,20 @@ def replays(local: Local) -> bool:
     if type(local) is not Site or local.batch_size is None:
         return False
     return local.plain and local.objective.execution in REPLAYED
+
+
+def replays_losses(site: Site) -> bool:
+    """Whether its reported loss can be replayed: one forward pass, in which nothing is drawn."""
+    flat = site.objective.flat
+    return replays(site) and not (flat.local or flat.random) and site.heard.size <= CHUNK
+
+
+@torch.no_grad()
+def _replayed_loss(site: Site, w: Tensor) -> float:
+    pair = site.heard.pair
+    assert pair is not None
+    with at(site.heard.where):
+        return float(replayed_by(site.objective).loss(w, *pair))
 
 
 def _replayed_gradients(sites: Sequence[Site], w: Tensor, draws: Sequence[int]) -> Tensor:

@@ -72,5 +72,5 @@ def content(vectors: Mapping[str, torch.Tensor], *, every_byte: bool) -> str:
         return sha.hexdigest()[:16]
     for name, x in sorted(vectors.items()):
         sha.update(repr((name, str(x.dtype), tuple(x.shape))).encode())
-        sha.update(pieces(x.detach().cpu()).tobytes())
+        sha.update(pieces(x.detach() if x.requires_grad else x).tobytes())
     return OF_DIGESTS + sha.hexdigest()[:15]

@@ -92,14 +92,28 @@ def update(
 
 
 def figure(line: Mapping[str, Any], away: Collection[int], kind: str) -> Figure | None:
-    """The worst over the sites that are not away; None where one of them has no figure."""
-    losses = present(line["losses" if kind == TRAINING else "val_losses"], away)
+    """The worst over the sites that are not away; None where one of them has no figure.
+
+    Where the adversary works on f_j - r_j, so does this: else a site whose labels are noise, and
+    whose loss is the lower the less was learned, would choose the model.
+    """
+    losses = present(regrets(line, "losses" if kind == TRAINING else "val_losses"), away)
     if losses is None:
         return None
     if kind != ACCURACY:
         return (max(losses),)
     accuracies = present(line["val_accuracies"], away)
     return None if accuracies is None else (-min(accuracies), max(losses))
+
+
+def regrets(line: Mapping[str, Any], name: str) -> Sequence[float | None] | None:
+    """The losses of that name, less the references where the line has any."""
+    losses: Sequence[float | None] | None = line[name]
+    references = line.get("references")
+    if losses is None or references is None:
+        return losses
+    pairs = zip(losses, references, strict=True)
+    return [None if loss is None else loss - reference for loss, reference in pairs]
 
 
 def present(values: Sequence[float | None] | None, away: Collection[int]) -> list[float] | None:

@@ -10,15 +10,18 @@ bytes.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 import torch
+from torch import Tensor
 
 from aspire.problem.problem import Problem
 from aspire.protocol import method_objection, name_objection
+from aspire.runs import digest
+from aspire.runs.hashes import SHORT
 from aspire.types import As, Method, Report, Task, Worker
 
 ROWS = 16  # tasks in one call: their numbers stay in the cache of one core
@@ -65,7 +68,9 @@ class Evaluator:
     def _work(self, items: list[Any]) -> Results:
         if self.many is None:
             return [self.method.work(*item) for item in items]
-        return list(self.many(items))
+        found: Results = list(self.many(items))
+        digested_together(report for _, report in filter(None, found))
+        return found
 
     def fetch(self, task: Task) -> tuple[Any, Report] | None:
         """The result of a task that was sent; None where it was not."""
@@ -80,6 +85,17 @@ class Evaluator:
     def drop(self, task: Task) -> None:
         """Nobody will ask for this one."""
         self._flying.pop(task.id, None)
+
+
+def digested_together(reports: Iterable[Report]) -> None:
+    """Take the digests of long vectors on a GPU, which the log wants one by one, in one call."""
+    alike: dict[tuple[Any, ...], list[Tensor]] = {}
+    for report in reports:
+        for x in report.vectors.values():
+            if x.device.type != "cpu" and x.numel() > SHORT:
+                alike.setdefault((x.numel(), x.dtype), []).append(x)
+    for vectors in alike.values():
+        digest.ahead(vectors)
 
 
 @dataclass

@@ -39,7 +39,7 @@ def afl(
     limit         |w|inf <= limit
     prior         where lam starts, and a newcomer's share; None: even
     quorum        S, answers that close a round; None: all
-    shared        see `Shared`
+    optimizer, learning_rate, schedule, settle, average, clip, liars  see `Shared`
     """
     rates = {"rate": rate, "rate_weights": rate_weights}
     settings = arguments.check({"quorum": quorum}, rates)

@@ -40,7 +40,7 @@ def cover(
     momentum     a, the weight of the newest evaluation in u and V, in (0, 1]
     sampled      workers drawn a round, with replacement, by the prior
     prior        q; None: even
-    shared       see `Shared`
+    optimizer, learning_rate, schedule, settle, average, clip, liars  see `Shared`
     """
     settings = arguments.check({"sampled": sampled}, {"temperature": temperature, "rate": rate})
     if not 0 < momentum <= 1:

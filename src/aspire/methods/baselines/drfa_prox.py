@@ -82,7 +82,7 @@ def drfa_prox(
     sampled         m, draws in each phase; None: as many as there are workers
     prior           q, where lam starts and what it is drawn to; None: even
     quorum          S, answers that close a phase; None: all
-    shared          see `Shared`
+    optimizer, learning_rate, schedule, settle, average, clip, liars  see `Shared`
     """
     counts = {"local_steps": local_steps, "sampled": sampled, "quorum": quorum}
     rates = {"rate": rate, "rate_weights": rate_weights}

@@ -68,7 +68,7 @@ def fedavg(
                  'norm_clipping' or 'centred_clipping', see `aspire.methods.aggregations`
     trimmed      of 'trimmed_mean': the share left out on each side
     radius       of 'centred_clipping'; None: the median distance from the centre
-    shared       see `Shared`
+    optimizer, learning_rate, schedule, settle, average, clip, liars  see `Shared`
     """
     settings = arguments.check({"local_steps": local_steps, "quorum": quorum}, {"rate": rate})
     if aggregation is not None:

@@ -63,7 +63,7 @@ def fedbuff(
                      turned
     prior            q; None: even
     staleness_power  a: a report that is s steps late counts (1 + s)^-a
-    shared           see `Shared`
+    optimizer, learning_rate, schedule, settle, average, clip, liars  see `Shared`
     """
     counts = {"local_steps": local_steps, "buffer": buffer}
     settings = arguments.check(counts, {"rate": rate, "server_rate": server_rate})

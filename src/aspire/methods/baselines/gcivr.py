@@ -40,7 +40,7 @@ def gcivr(
     period       rounds from one checkpoint to the next; None: sqrt(N), rounded up
     sampled      workers drawn in the rounds between, with replacement, by the prior; None: same
     prior        q; None: even
-    shared       see `Shared`
+    optimizer, learning_rate, schedule, settle, average, clip, liars  see `Shared`
     """
     counts = {"period": period, "sampled": sampled}
     settings = arguments.check(counts, {"temperature": temperature, "rate": rate})

@@ -32,10 +32,11 @@ def gda(
 ) -> Method:
     """Return the method as a value.
 
-    uncertainty   P; None: CDNorm(radius=1/N, budget=N). A simplex, box, CVaR, CD-norm or l1 ball
+    uncertainty   P, whose prior is where p starts; None: CDNorm(radius=1/N, budget=N). A simplex,
+                  box, CVaR, CD-norm or l1 ball
     rate          e_w, the step of w; None: 1 / max_j L_j from the start-up probe
     rate_weights  e_p, the step of p; None: 0.05 / f_0, f_0 the median first loss
-    shared        see `Shared`
+    optimizer, learning_rate, schedule, settle, average, clip, liars  see `Shared`
     """
     settings = arguments.check({}, {"rate": rate, "rate_weights": rate_weights})
     refuse_unknown(uncertainty)

@@ -31,9 +31,9 @@ def gdmax(
 ) -> Method:
     """Return the method as a value.
 
-    uncertainty  P, any set; None: CDNorm(radius=1/N, budget=N)
+    uncertainty  P, any set, with its prior; None: CDNorm(radius=1/N, budget=N)
     rate         the step of w; None: 1 / max_j L_j from the start-up probe
-    shared       see `Shared`
+    optimizer, learning_rate, schedule, settle, average, clip, liars  see `Shared`
     """
     settings = arguments.check({}, {"rate": rate})
     rules = Rules(uncertainty, rate, Shared(**shared))

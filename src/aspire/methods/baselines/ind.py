@@ -36,7 +36,9 @@ def ind(
     site         the worker that trains; the others are never asked
     local_steps  K steps per report
     rate         their step; None: 1 / L_site from the start-up probe
-    shared       see `Shared`; without clip and liars, since the only site would bound itself
+    optimizer, learning_rate, schedule, settle, average  see `Shared`
+
+    There is no clip and no liars: the only site would bound itself. A prior would be of one site.
     """
     if site != int(site) or site < 0:
         raise ValueError(f"site={site}: expected the number of a site, from 0")

@@ -54,7 +54,7 @@ def q_ffl(
     rate         eta, their step; None: 1 / max_j L_j from the start-up probe
     prior        q_k, multiplies F_k^q; None: even
     quorum       S, answers that close a round; None: all
-    shared       see `Shared`
+    optimizer, learning_rate, schedule, settle, average, clip, liars  see `Shared`
     """
     settings = arguments.check({"local_steps": local_steps, "quorum": quorum}, {"rate": rate})
     if not 0 <= q < np.inf:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import numpy as np
 from torch import nn
 
 from aspire.arguments import flag, real_number, whole_number
@@ -124,7 +125,10 @@ def made(rules: Rules) -> Method:
 
 def look(rules: Rules, master: Master) -> Look:
     """What runtimes and tables read off the master."""
-    return Look(weights(master), len(master.planes), waiting(rules, master))
+    known = rules.reference is not None and bool(master.referred[master.present].all())
+    references = master.reference.copy() if known else np.empty(0)
+    waited = waiting(rules, master)
+    return Look(weights(master), len(master.planes), waited, references=references)
 
 
 def fit(rules: Rules, run: RunFacts) -> Method:

@@ -18,7 +18,8 @@ from aspire.methods.aspire_ease.direct.state import Master
 from aspire.problem import batches
 from aspire.types import SiteMask, Task
 
-RARELY = 0.02  # least probability that a site is asked for a gradient
+ENOUGH = 0.1  # of the mean weight: with that or more a site is always asked for a gradient
+RARELY = 0.02  # least probability that a site is asked for one
 
 
 def quorum(rules: Rules, master: Master) -> int:
@@ -60,7 +61,7 @@ def first_kind(rules: Rules, master: Master, j: int) -> str:
 
 
 def ask(rules: Rules, master: Master, workers: Sequence[int], tasks: list[Task]) -> None:
-    """A gradient with probability n pi_j, at least 2 %; else the loss where it is due, or a rest.
+    """A gradient with probability 10 n pi_j, at least 2 %; else the loss where due, or a rest.
 
     A site that rests is asked again when about every site has reported once more.
     """
@@ -77,8 +78,8 @@ def ask(rules: Rules, master: Master, workers: Sequence[int], tasks: list[Task])
 
 
 def for_a_gradient(master: Master, j: int, present: int) -> bool:
-    """Drawn by the number of the task; certain where j weighs as much as the mean, or more."""
-    chance = max(present * float(master.pi[j]), RARELY)
+    """Drawn by the number of the task; certain where j has a tenth of the mean weight, or more."""
+    chance = max(present * float(master.pi[j]) / ENOUGH, RARELY)
     return chance >= 1 or batches.uniform(master.seed, j, master.next_id, batches.TASK) <= chance
 
 
