@@ -2,6 +2,7 @@
 
     python benchmarks/again.py                   # makes LISTED again, in build/again
     python benchmarks/again.py --second again    # compares two folders as they are
+    python benchmarks/again.py --draw 20 --seed 1     # makes 20 cells again, drawn from all
 
 A cell is the same if all of its line is but the seconds that it took, the versions and the hash
 of the sources; it is rounded otherwise if no number of it is further off than ROUNDING. Of the
@@ -16,13 +17,15 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import random
 import statistics
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from reproduction import results
+from reproduction import pool, results
+from reproduction.cells import Cell
 from reproduction.plans import Request
 from reproduction.reproduce import reproduce
 
@@ -46,6 +49,24 @@ def cells(folder: Path) -> Cells:
             own = {key: value for key, value in record.items() if key not in OWN}
             found[results.name_of(record)] = own
     return found
+
+
+def drawn(folder: Path, count: int, seed: int) -> list[Cell]:
+    """So many of the folder's cells, each as likely as any other."""
+    records = [
+        record
+        for path in sorted(folder.glob(f"*{results.SUFFIX}"))
+        for record in results.read(path).values()
+    ]
+    chosen = random.Random(seed).sample(records, min(count, len(records)))
+    return [Cell(**{name: one[name] for name in results.CELL if name in one}) for one in chosen]
+
+
+def make(cells: list[Cell], out: Path, jobs: int) -> None:
+    """What is there and not stale is kept."""
+    for name in sorted({cell.experiment for cell in cells}):
+        own = [cell for cell in cells if cell.experiment == name]
+        pool.carry_out(own, out, data=None, jobs=jobs, tell=print)
 
 
 def leaves(value: Any) -> Iterator[Any]:
@@ -113,10 +134,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--first", type=Path, default=HERE.parent / "results")
     parser.add_argument("--second", type=Path, help="compare this folder, and make nothing")
+    parser.add_argument("--draw", type=int, help="make so many cells again, and not LISTED")
+    parser.add_argument("--seed", type=int, default=0, help="of the draw")
     parser.add_argument("--jobs", type=int, default=2)
     options = parser.parse_args()
     second = options.second or HERE.parent / "build" / "again"
-    if options.second is None:
+    if options.draw is not None:
+        make(drawn(options.first, options.draw, options.seed), second, options.jobs)
+    elif options.second is None:
         for request in LISTED:  # what is there and not stale is kept
             reproduce(EXPERIMENT, request, out=second, jobs=options.jobs, tell=print)
     folders = {"--first": options.first, "--second": second}
@@ -127,7 +152,7 @@ def main() -> None:
     groups = compare(*found.values())
     for group, row in groups.items():
         print(line(group, row))
-    if options.second is None:
+    if options.second is None and options.draw is None:
         text = json.dumps(groups, indent=1)
         (HERE / "again.json").write_text(text + "\n", encoding="utf-8")
     raise SystemExit(not all(row.get("within", True) for row in groups.values()))

@@ -169,9 +169,18 @@ def as_arguments(maker: str, drawn: dict[str, Any]) -> dict[str, Any]:
     if maker == "aspire-central":
         forget = Auto().forget if made.pop("average", True) else 0.0
         return {**made, "forget": forget}
-    if made.get("optimizer") != "adam" and maker != "aspire-direct":
-        made.pop("learning_rate", None)
+    for name in idle(maker, made.get("optimizer")):
+        made.pop(name, None)
     return made
+
+
+def idle(maker: str, optimizer: str | None) -> set[str]:
+    """The knobs that turn nothing beside this optimizer: AdamW has a learning rate of its own."""
+    if maker not in FUNCTIONS:
+        return set()
+    if optimizer != "adam":
+        return {"learning_rate"}
+    return set() if "local_steps" in accepted(maker) else {"rate"}
 
 
 def leaning(accuracies: Sequence[float], lean: float) -> list[float]:

@@ -50,10 +50,19 @@ def drawn(cell: Cell, number: int, first: Record) -> Cell:
     return replace(cell, settings=settings, trial=number)
 
 
+def numbers_of(maker: str, number: int) -> list[str]:
+    """The knobs with a range that turn something in setting `number`."""
+    known = knobs.knobs_of(maker)
+    place = places(maker, number).get("optimizer")
+    optimizer: Any = None if place is None else known["optimizer"].at(place, 1.0)
+    idle = knobs.idle(maker, optimizer)
+    return [name for name, x in known.items() if isinstance(x, knobs.Log) and name not in idle]
+
+
 def edges(maker: str, number: int) -> list[Edge]:
     """The ends of ranges that setting `number` is near."""
-    known = knobs.knobs_of(maker)
-    numbers = {k: u for k, u in places(maker, number).items() if isinstance(known[k], knobs.Log)}
+    at = places(maker, number)
+    numbers = {name: at[name] for name in numbers_of(maker, number) if at}
     near = [(name, 0) for name, u in numbers.items() if u < EDGE]
     return near + [(name, 1) for name, u in numbers.items() if u > 1.0 - EDGE]
 
@@ -62,7 +71,7 @@ def beyond(cell: Cell, number: int, best: int, wider: Sequence[Edge], first: Rec
     """One more setting: the method's best one, with a knob in the new part of its range."""
     maker = cell.maker
     rng = np.random.default_rng([number, *maker.encode()])
-    mine = edges(maker, best) or [edge for edge in wider if edge[0] in knobs.knobs_of(maker)]
+    mine = edges(maker, best) or [e for e in wider if e[0] in numbers_of(maker, best)]
     if not mine:
         return drawn(cell, number, first)
     name, end = mine[int(rng.random() * len(mine))]

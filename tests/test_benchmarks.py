@@ -136,3 +136,16 @@ def test_cells_made_again_are_compared_but_for_seconds_and_versions(tmp_path):
     assert row["mean"] == pytest.approx(1.0)
     assert row["error"] == pytest.approx(14.4683, abs=1e-4)  # the root of 628 / 3
     assert row["within"]
+
+
+def test_cells_are_drawn_by_the_seed_as_they_were(tmp_path):
+    again = load("again")
+    settings = {"rate": 0.5}
+    made = [Cell("table1", "sc-ma", "afl", k, "afl", 100, settings=settings) for k in range(8)]
+    records = [{**cell.plain(), "history": {}} for cell in made]
+    results.add(results.path_of(tmp_path, "table1"), records)
+    some = again.drawn(tmp_path, 3, seed=1)
+    assert some == again.drawn(tmp_path, 3, seed=1)
+    assert len(some) == 3
+    assert all(cell in made for cell in some)
+    assert sorted(cell.seed for cell in again.drawn(tmp_path, 99, seed=1)) == list(range(8))

@@ -45,6 +45,9 @@ def reproduce_command(
 ) -> None:
     """Run NAME: table1, table2, gamma, time, planes, delays, rates, tune, or all (but tune).
 
+    In table1 and tune all methods have the same: see docs/reproduction.md, "Equal terms". tune has
+    a seed of its own, whatever --seeds says, and writes OUT/tuned.json besides.
+
     networks is an experiment of its own and not among `all`; see docs/networks.md.
 
     Writes OUT/NAME.jsonl, one line per method, data set and seed. What an earlier call finished is

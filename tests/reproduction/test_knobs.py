@@ -107,3 +107,16 @@ def test_the_step_decay_of_rows_that_nobody_searched():
         assert knobs.untouched(maker, linear=True) == {"settle": 20.0}
         assert knobs.untouched(maker, linear=False) == {"settle": 2000.0}
     assert [name for name, reader in READERS.items() if not reader.hidden] == ["fashion-mnist"]
+
+
+def test_a_knob_that_turns_nothing_has_no_edges(monkeypatch):
+    # AFL's own rate is no part of AdamW's step, and a learning rate is no part of its own step
+    at = {"optimizer": 0.5, "learning_rate": 0.99, "rate": 0.01}
+    monkeypatch.setattr(tune, "places", lambda maker, number: at)
+    monkeypatch.setattr(knobs, "knobs_of", lambda maker: {name: knobs.SHARED[name] for name in at})
+    assert tune.edges("afl", 1) == [("learning_rate", 1)]
+    assert tune.edges("fedavg", 1) == [("rate", 0), ("learning_rate", 1)]  # of its local steps
+    at["optimizer"] = 0.1
+    assert tune.edges("afl", 1) == [("rate", 0)]
+    settings = knobs.settings_of("afl", at, FIRST)
+    assert "learning_rate" not in settings
