@@ -16,7 +16,8 @@ import torch
 from aspire.api import Job, prepare
 from aspire.runs import files as rundir
 from aspire.simulator.delays import Delays, LogNormal
-from reproduction import attack, choices, scores
+from aspire.types import Method
+from reproduction import attack, choices, lies, scores, theorem
 from reproduction.data import Federation, load
 from reproduction.threads import one_thread
 
@@ -25,7 +26,7 @@ HELD_OUT = 0.1
 SPREAD = "spread"
 UNBOUNDED = 10**12  # gradients, where virtual time is the end
 MEANS = (1.0, 5.0)  # of the fastest and the slowest site
-SYNTHETIC = "synthetic"  # the data set of a cell that trains nothing
+SYNTHETIC = "synthetic"  # the data set of a cell that reads none
 
 
 @dataclass(frozen=True)
@@ -35,9 +36,10 @@ class Cell:
     method     its name in the tables; maker: its name in choices.MAKERS
     budget     worker gradients; points: lines of history
     delays     'even': LN(1, 0.4) for all; 'spread': per-site means spread from 1 to 5, LN(0, 0.4),
-               for each local step, and the run ends when the slowest site has had the time for
-               its share of the budget, however many gradients that is
-    attack     '', or what the extra site does
+               for each gradient of a task, a loss-only task counting as one, and the run ends when
+               the slowest site has had the time for its share of the budget, however many
+               gradients that is
+    attack     '', or what the extra site does; 'clean': no such site, but both stamps are scored
     validation a tenth of each training part is held out. Looks are at it; the best of them by the
                worst site is `selected`. A trial has no test part, and else that is scored at
                the end, at the last and at the selected model
@@ -70,7 +72,7 @@ def run(cell: Cell, data: str | None) -> dict[str, Any]:
     began = time.perf_counter()
     with one_thread():
         if cell.dataset == SYNTHETIC:
-            found = scores.largest_delays(cell.seed, cell.budget)
+            found = without_data(cell)
         elif cell.maker == "ind":
             found = best_alone(cell, data)
         else:
@@ -79,6 +81,13 @@ def run(cell: Cell, data: str | None) -> dict[str, Any]:
     found |= {"wall_seconds": time.perf_counter() - began, "versions": versions}
     record = cell.plain()
     return record | {name: value for name, value in found.items() if name not in record}
+
+
+def without_data(cell: Cell) -> dict[str, Any]:
+    """An experiment that needs none: what the budget counts, it says itself."""
+    if cell.experiment == "theorem":
+        return theorem.descend(cell.seed, cell.budget, cell.points)
+    return scores.largest_delays(cell.seed, cell.budget)
 
 
 def trained(cell: Cell, data: str | None) -> dict[str, Any]:
@@ -108,8 +117,8 @@ def best_alone(cell: Cell, data: str | None) -> dict[str, Any]:
 # ---------------------------------------------------------------- pieces
 
 
-def job_of(cell: Cell, data: str | None) -> tuple[Job, torch.Tensor | None]:
-    """A job that is ready to start, and the triggered test samples under a backdoor."""
+def job_of(cell: Cell, data: str | None) -> tuple[Job, dict[str, torch.Tensor]]:
+    """A job that is ready to start, and the stamped test samples by the name of their figure."""
     fed = federation(cell, data)
     sites: Any = fed.sites
     if cell.attack:
@@ -119,27 +128,35 @@ def job_of(cell: Cell, data: str | None) -> tuple[Job, torch.Tensor | None]:
     job = prepare(
         network(fed, cell.seed),
         sites,
-        method=attack.lying(method) if cell.attack else method,
+        method=method,
         gradients=UNBOUNDED if cell.delays == SPREAD else cell.budget,
         batch_size=None if cell.full else BATCH,
-        delays=delays_of(cell, n, int(method.settings.get("local_steps") or 1)),
+        delays=delays_of(cell, n),
         seed=cell.seed,
         evaluate_every=0,
     )
-    if cell.attack:
-        job = replace(job, problem=attack.corrupted(job.problem, cell.attack))
-    backdoor = cell.attack == attack.BACKDOOR
-    return job, attack.triggered(fed) if backdoor else None
+    if cell.delays == SPREAD:
+        job = replace(job, method=timed(job.method))
+    if cell.attack in ("", attack.CLEAN):
+        return job, attack.scored(fed, cell.attack)
+    job = replace(
+        job,
+        method=lies.lying(job.method, cell.attack, n - 1),
+        problem=lies.corrupted(job.problem, cell.attack),
+    )
+    return job, attack.scored(fed, cell.attack)
 
 
-def watch_of(cell: Cell, job: Job, triggered: torch.Tensor | None = None) -> scores.Watch:
+def watch_of(
+    cell: Cell, job: Job, triggered: Mapping[str, torch.Tensor] | None = None
+) -> scores.Watch:
     return scores.Watch(
         job,
         cell.budget,
         cell.points,
         full=cell.full,
         horizon=horizon_of(cell, len(job.problem.sites)),
-        triggered=triggered,
+        triggered=triggered or {},
     )
 
 
@@ -166,10 +183,23 @@ def network(fed: Federation, seed: int) -> torch.nn.Module:
     return torch.nn.Sequential(*layers[:-1])
 
 
-def delays_of(cell: Cell, n: int, local_steps: int) -> Delays:
+def delays_of(cell: Cell, n: int) -> Delays:
     if cell.delays != SPREAD:
         return LogNormal(1.0, 0.4)
-    return LogNormal(0.0, 0.4, scale=tuple((local_steps * np.linspace(*MEANS, n)).tolist()))
+    return LogNormal(0.0, 0.4, scale=tuple(np.linspace(*MEANS, n).tolist()))
+
+
+def timed(method: Method) -> Method:
+    """The method with tasks that last as long as what they compute.
+
+    One delay for each batch that it takes a gradient of; a task that measures a loss alone lasts
+    as long as one gradient. Tasks that take no time (the probes) still take none.
+    """
+    kinds = {
+        name: replace(kind, delays=max(1, kind.batches)) if kind.delays else kind
+        for name, kind in method.kinds.items()
+    }
+    return replace(method, kinds=kinds)
 
 
 def horizon_of(cell: Cell, n: int) -> float | None:

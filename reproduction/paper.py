@@ -7,6 +7,8 @@ be had freely; Daily and Sports Activities is another data set and is compared w
 
 from __future__ import annotations
 
+from reproduction.table2 import VARIANTS
+
 # data set -> method -> (Acc_w %, its std over runs, Loss_w, its std, Std in points)
 Line = tuple[float, float, float, float, float]
 TABLE1: dict[str, dict[str, Line]] = {
@@ -87,7 +89,9 @@ SLOPES = {
     "gdmax": -2.0 / 6.0,
     "cover": -2.0 / 3.0,
     "gcivr": -2.0 / 2.0,
+    "theorem1": -2.0 / 6.0,
 }
+WITH_PRIOR = ("drfa-prox", "aspire-ease")  # of table 2: they are told whom not to trust
 
 TITLES = {
     "aspire-ease": "ASPIRE-EASE (the paper's)",
@@ -112,17 +116,15 @@ TITLES = {
     "gdmax": "GDmax",
     "cover": "COVER",
     "gcivr": "GCIVR",
-    "aspire-consensus-even": "consensus form, even prior",
-    "aspire-consensus-unbounded": "consensus form without its bounds",
-    "drfa-prox-even": "DRFA-Prox, even prior",
-    "aspire-consensus-clean": "consensus form, no attacker",
-    "lie-scaled": "site reports w times 1e6",
-    "lie-scaled-bounded": "the same, pull bounded",
-    "lie-gradient": "site uses its gradient times -100",
-    "lie-gradient-bounded": "the same, pull bounded",
-    "lie-fixed": "site always reports one far-off model",
-    "lie-fixed-bounded": "the same, pull bounded",
+    "fedavg-median": "FedAvg, coordinate-wise median",
+    "fedavg-trimmed-mean": "FedAvg, trimmed mean",
+    "fedavg-norm-clipping": "FedAvg, norm clipping",
+    "fedavg-centred-clipping": "FedAvg, centred clipping",
+    "lie-scaled": "consensus form, a site reports w times 1e6",
+    "lie-gradient": "consensus form, a site uses its gradient times -100",
+    "lie-fixed": "consensus form, a site reports one far-off model",
     "lognormal": "LN(1, 0.4)",
+    "theorem1": "two quadratics, preset theorem1",
 }
 DATASETS = {
     "fashion-mnist": "Fashion-MNIST",
@@ -136,5 +138,9 @@ DATASETS = {
 
 def title(method: str, variant: str = "default") -> str:
     """The name of a row as a reader knows it."""
-    named = TITLES.get(method, method.replace("gamma-", "Gamma = "))
+    cell = VARIANTS.get(method)
+    if cell is None:
+        named = TITLES.get(method, method.replace("gamma-", "Gamma = "))
+    else:
+        named = TITLES[cell.name] + cell.title
     return named if variant == "default" else f"{named}, {variant}"

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from aspire.pages import Chart, Interval, Series, curves, dots
-from reproduction import paper, summary
+from reproduction import attack, paper, summary
 from reproduction.summary import Record
+from reproduction.table2 import VARIANTS
 
 Group = dict[str, list[Record]]  # the records of one data set by method, "METHOD|VARIANT"
 FEW = ("aspire-ease", "aspire-consensus", "aspire-direct", "fedavg", "afl", "drfa-prox", "q-ffl")
@@ -115,13 +116,25 @@ def weights(record: Record) -> Chart:
 
 
 def table2(group: Group) -> list[Chart]:
-    doors = {key: rows for key, rows in group.items() if not key.startswith("lie-")}
+    """The few methods, undefended and as well defended as they can be."""
     success = (GRADIENTS, "success of the attack (%)")
     worst = (GRADIENTS, "worst honest site's test accuracy (%)")
-    return [
-        *lines(doors, "Success of the attack", "gradients", "attack_success", success),
-        *lines(doors, "Worst honest site", "gradients", "worst_accuracy", worst),
-    ]
+    found = []
+    for name, kind, defended in (
+        ("no defence", attack.BACKDOOR, False),
+        ("low prior and bounds", attack.BACKDOOR, True),
+        ("low prior and bounds, adaptive attacker", attack.ADAPTIVE, True),
+    ):
+        own = {k: v for k, v in group.items() if defended_as(k.partition("|")[0], kind, defended)}
+        found += lines(own, f"Success, {name}", "gradients", "attack_success", success)
+        found += lines(own, f"Worst honest site, {name}", "gradients", "worst_accuracy", worst)
+    return found
+
+
+def defended_as(key: str, kind: str, defended: bool) -> bool:
+    cell = VARIANTS[key]
+    known = cell.name in FEW and cell.attack == kind
+    return known and cell.low == defended and cell.clipped == defended
 
 
 def gamma(group: Group) -> list[Chart]:
@@ -207,5 +220,6 @@ DRAWERS: dict[str, Callable[[Group], list[Chart]]] = {
     "planes": planes,
     "delays": delays,
     "rates": rates,
+    "theorem": rates,
     "tune": tune,
 }

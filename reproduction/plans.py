@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from reproduction import attack, choices, knobs, tune
+from reproduction import attack, choices, knobs, table2, tune
 from reproduction.cells import SPREAD, SYNTHETIC, Cell
 from reproduction.data import READERS
 
@@ -22,9 +22,8 @@ BUDGETS = {
 }
 QUICK = 50  # --quick divides budgets by this
 LEAST = 40  # gradients per site: the start-up probe takes 13 of them
-PULL_BOUND = 10.0
-COORDINATE_BOUND = 1.0
 MOST_WORKERS = 100_000
+ITERATIONS = 30_000  # of `theorem`
 OURS = "aspire-consensus"  # of the experiments besides table 1
 
 
@@ -47,7 +46,6 @@ class Row:
     settings: dict[str, Any] = field(default_factory=dict)
     attack: str = ""
     trusting: bool = False  # the prior gives the extra site 0.1/N
-    bounded: bool = False  # both bounds on the pull
 
 
 Rows = dict[str, Row]
@@ -67,6 +65,7 @@ class Experiment:
     delays: str = "even"
     share: float = 1.0  # of the table's budget
     full: bool = False
+    size: int = 0  # of one without data: its largest number of workers, or its iterations
     datasets: tuple[str, ...] = tuple(READERS)
 
 
@@ -75,23 +74,11 @@ def rows_of(*names: str) -> Callable[[int], Rows]:
 
 
 def attacked(n: int) -> Rows:
-    """Table 2: the backdoor against everybody, and three lying sites against ours.
-
-    Where a site is not to be trusted ours has its two bounds; `unbounded` has neither.
-    """
-    door = attack.BACKDOOR
-    rows = {name: Row(name, attack=door) for name in ("fedavg", f"{OURS}-gamma0", "afl", "q-ffl")}
-    rows["drfa-prox"] = Row("drfa-prox", attack=door, trusting=True)
-    rows["drfa-prox-even"] = Row("drfa-prox", attack=door)
-    rows[OURS] = Row(OURS, attack=door, trusting=True, bounded=True)
-    rows[f"{OURS}-even"] = Row(OURS, attack=door, bounded=True)
-    rows[f"{OURS}-unbounded"] = Row(OURS, attack=door, trusting=True)
-    rows[f"{OURS}-clean"] = Row(OURS, bounded=True)
-    for lie in (attack.SCALED, attack.GRADIENT, attack.FIXED):
-        rows[f"lie-{lie}"] = Row(OURS, attack=lie)
-        bound = {"pull_bound": PULL_BOUND}
-        rows[f"lie-{lie}-bounded"] = Row(OURS, bound, attack=lie)
-    return rows
+    """Table 2, see `table2`: every method, prior and bound, with and without an attacker."""
+    return {
+        cell.key: Row(cell.family.maker, cell.settings, cell.attack, trusting=cell.low)
+        for cell in table2.variants()
+    }
 
 
 def along_gamma(n: int) -> Rows:
@@ -111,7 +98,9 @@ PLANS: dict[str, Experiment] = {
         seeds=10,
         curves=("gradients", "worst_val_accuracy", "weights"),
     ),
-    "table2": Experiment(attacked, seeds=10, curves=(*CURVE, "attack_success")),
+    "table2": Experiment(
+        attacked, seeds=3, curves=(*CURVE, "attack_success"), points=10, share=0.5
+    ),
     "gamma": Experiment(along_gamma, seeds=3, points=5),
     "time": Experiment(
         rows_of(*TIMES),
@@ -130,6 +119,7 @@ PLANS: dict[str, Experiment] = {
         lambda n: {"lognormal": Row("")},
         seeds=10,
         curves=("workers", "ratio"),
+        size=MOST_WORKERS,
         datasets=(SYNTHETIC,),
     ),
     "rates": Experiment(
@@ -141,10 +131,20 @@ PLANS: dict[str, Experiment] = {
         full=True,
         datasets=("fashion-mnist", "person-activity"),
     ),
+    "theorem": Experiment(
+        lambda n: {"theorem1": Row("")},
+        seeds=3,
+        curves=("t", "gap"),
+        points=30,
+        size=ITERATIONS,
+        datasets=(SYNTHETIC,),
+    ),
     "tune": Experiment(rows_of(*choices.SEARCHED), seeds=1, share=0.5),
 }
+UNDER_ATTACK = ("prior", "reach", "budget", "clip", "pull_bound")  # table 2 says what these are
 NAMES = (*PLANS, "all")
-VALIDATED = ("table1", "tune")  # a tenth of each training part is held out, the step decays
+VALIDATED = ("table1", "tune")  # a tenth of each training part is held out
+EQUAL = (*VALIDATED, "table2")  # every method that can has the step decay
 
 
 def check(name: str, request: Request) -> tuple[str, ...]:
@@ -216,7 +216,7 @@ def cell_of(
 
 def budget_of(plan: Experiment, dataset: str, quick: bool) -> int:
     if dataset == SYNTHETIC:
-        return 1000 if quick else MOST_WORKERS
+        return 1000 if quick else plan.size
     least = LEAST * len(READERS[dataset].sites)
     return max(least, round(plan.share * BUDGETS[dataset] / (QUICK if quick else 1)))
 
@@ -224,17 +224,14 @@ def budget_of(plan: Experiment, dataset: str, quick: bool) -> int:
 def settings_of(name: str, dataset: str, row: Row, tuned: bool) -> dict[str, Any] | None:
     """Tuned or not, what the row fixes stays fixed: table 2 has its own prior, radius and Gamma."""
     base: dict[str, Any] = {}
-    if name in VALIDATED:
+    if name in EQUAL:
         base = knobs.untouched(row.maker, linear=not READERS[dataset].hidden)
     if tuned and dataset != SYNTHETIC:
         found = tune.tuned_settings(dataset, row.maker)
         if found is None:
             return None
-        drop = ("prior", "reach", "budget") if row.attack else tuple(row.settings)
+        drop = UNDER_ATTACK if row.attack else tuple(row.settings)
         base = {name: value for name, value in found.items() if name not in drop}
     if row.trusting:
         base["prior"] = attack.trusting(len(READERS[dataset].sites)).tolist()
-    if row.bounded:
-        base["pull_bound"] = PULL_BOUND
-        base["coordinate_bound"] = COORDINATE_BOUND
     return base | row.settings

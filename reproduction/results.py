@@ -46,6 +46,7 @@ FIGURES = (
     "selected",
     "test_samples",
     "attack_success",
+    "adaptive_success",
     "extra_weight",
     "gap",
     "largest_delay",

@@ -21,6 +21,7 @@ from aspire.types import Task, look_at
 from reproduction import attack
 
 COLUMNS = ("t", "time", "gradients", "worst_accuracy", "worst_loss", "accuracies", "losses")
+SUCCESSES = ("attack_success", "adaptive_success")
 VALIDATION = ("worst_val_accuracy", "val_accuracies")
 DIGITS = 5  # of what is in the history
 OF_TRAIN = (  # in the result of `train`, and of no use in a cell, which selects by itself
@@ -44,7 +45,7 @@ class Watch:
     full       evenly in their logarithm instead, with the squared stationarity gap
     horizon    the run ends at this virtual time; looks are evenly in it, half of them in its
                logarithm: a curve that rises fast at the start
-    triggered  stamped test samples: the last site is the attacker's and counts in no figure
+    triggered  stamped test samples by the name of their figure
 
     Where sites have a `val`, looks are blind to the test parts. These are scored when all is over:
     at the last model, and at the one that the validation parts select.
@@ -55,7 +56,7 @@ class Watch:
     points: int
     full: bool = False
     horizon: float | None = None
-    triggered: Tensor | None = None
+    triggered: Mapping[str, Tensor] = field(default_factory=dict)
     history: list[dict[str, Any]] = field(default_factory=list)
     stopped: str = ""  # why the run could not go on
     selected: Selected | None = None
@@ -72,7 +73,7 @@ class Watch:
             steps = np.union1d(early, even)
         self.due = [float(step) for step in steps[:-1]]
         names = self.job.problem.names
-        self.honest = len(names) - int(names[-1] == attack.EXTRA)
+        self.honest = len(names) - int(names[-1] == attack.EXTRA)  # the attacker's is in no figure
         self.blind = None if self.job.problem.sites[0].val is None else without_test(self.job)
 
     def carry_out(self) -> dict[str, Any]:
@@ -116,7 +117,7 @@ class Watch:
         found["history"] = self.columns()
         if self.stopped:
             found |= {"stopped": self.stopped, "worst_loss": None}
-        for name in ("attack_success", "extra_weight", "gap"):
+        for name in (*SUCCESSES, "extra_weight", "gap"):
             if name in self.history[-1]:
                 found[name] = self.history[-1][name]
         return found if self.blind is None else found | self.chosen()
@@ -150,10 +151,11 @@ class Watch:
                 self.selected = Selected(line, w)
         if self.full:
             line["gap"] = squared_gap(self.job, simulation)
-        if self.triggered is not None:
+        if self.triggered:
             flat = self.job.problem.flat
             model = flat.module(self.job.method.model(simulation.master)).eval()
-            line["attack_success"] = attack.share_sent(model, self.triggered)
+            for name, inputs in self.triggered.items():
+                line[name] = attack.share_sent(model, inputs)
         if self.honest < len(self.job.problem.names):
             line["extra_weight"] = line["weights"][-1]
             for name in ("losses", "train_losses", "test_losses", "accuracies", "weights"):
@@ -200,7 +202,7 @@ class Watch:
             *VALIDATION,
             "weights",
             "planes",
-            "attack_success",
+            *SUCCESSES,
             "extra_weight",
             "gap",
         ]

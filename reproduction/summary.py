@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from reproduction import tune
+from reproduction import rates, table2, tune
 
 FIGURES = (
     "worst_accuracy",
@@ -18,6 +18,7 @@ FIGURES = (
     "worst_case_loss",
     "planes",
     "virtual_seconds",
+    "worker_gradients",
     "attack_success",
     "extra_weight",
     "gap",
@@ -49,7 +50,11 @@ def lines_of(experiment: str, records: Sequence[Record]) -> list[dict[str, Any]]
     if experiment == "time":
         return add_times(lines, records)
     if experiment == "table2":
-        return add_drops(lines)
+        return table2.join(lines, groups(records))
+    if experiment == "delays":
+        return add_ratios(lines, groups(records))
+    if experiment in ("rates", "theorem"):
+        return rates.add_slopes(lines, groups(records))
     return lines
 
 
@@ -117,14 +122,14 @@ def add_times(lines: list[dict[str, Any]], records: Iterable[Record]) -> list[di
     return lines
 
 
-def add_drops(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """To each line of table 2 on ours, the most that an honest site lost to the attacker."""
-    clean = {x["dataset"]: x["accuracies"] for x in lines if x["method"].endswith("-clean")}
+def add_ratios(
+    lines: list[dict[str, Any]], several: Mapping[tuple[str, str, str], Sequence[Record]]
+) -> list[dict[str, Any]]:
+    """To each line of `delays`, the largest delay over the mean one."""
     for line in lines:
-        ours = line["method"].startswith(("aspire-consensus", "lie-"))
-        if ours and line["dataset"] in clean:
-            lost = np.subtract(clean[line["dataset"]], line["accuracies"])
-            line["largest_drop"] = {"mean": float(lost.max()), "std": 0.0}
+        records = several[line["dataset"], line["method"], line["variant"]]
+        ratios = [record["largest_delay"] / record["mean_delay"] for record in records]
+        line["largest_ratio"] = {"mean": mean(ratios), "std": spread(ratios)}
     return lines
 
 

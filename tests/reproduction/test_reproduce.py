@@ -16,6 +16,7 @@ from aspire.problem.problem import Problem
 from reproduction import choices, plans, pool, results, summary, tune
 from reproduction import reproduce as reproduce_module
 from reproduction.cells import Cell, run, trained
+from reproduction.table2 import FAMILIES
 from reproduction.tables import TITLES
 
 DATASETS = "fashion-mnist,person-activity"
@@ -197,11 +198,13 @@ def test_the_attack_the_curves_and_the_page(data, tmp_path):
     for name in ("time", "planes", "rates"):
         reproduce(name, data, tmp_path, *small)
     reproduce("delays", data, tmp_path)
+    reproduce("theorem", data, tmp_path)
     lines = summary_of(tmp_path, "table2")
     for line in lines:
-        honest = line["method"].startswith("lie-") or line["method"].endswith("-clean")
-        assert ("attack_success" in line) != honest
-    assert all("largest_drop" in line for line in lines if line["method"].startswith("lie-"))
+        assert ("attack_success" in line) != line["method"].startswith("lie-")
+        assert "cost" in line
+    adaptive = [line for line in lines if "adaptive_success" in line]
+    assert len(adaptive) == sum(not family.beside for family in FAMILIES.values())
     assert all(line["reached"] in (0, 1) for line in summary_of(tmp_path, "time"))
     found = cells_of(tmp_path)
     record = found["time/fashion-mnist/aspire-consensus/0"]
@@ -216,7 +219,8 @@ def test_the_attack_the_curves_and_the_page(data, tmp_path):
     body = page[page.index("<main>") : page.index("</main>")]
     assert body.count('class="plot"') >= 5
     assert "82.04" in body  # the paper's figure beside ours
-    for name in ("table2", "time", "planes", "delays", "rates"):
+    assert "Gamma = N instead of 0, with the low prior and bounds, adds" in body
+    for name in ("table2", "time", "planes", "delays", "rates", "theorem"):
         assert f"<h2>{html.escape(TITLES[name])}</h2>" in body
 
 
@@ -385,5 +389,5 @@ def test_all_has_no_more_seeds_of_a_figure_than_the_figure_alone(data, tmp_path,
     monkeypatch.setattr("reproduction.reproduce.conclude", lambda *given: [tmp_path])
     request = plans.Request(datasets=("fashion-mnist",), seeds=tuple(range(7)))
     reproduce_module.reproduce("all", request, out=tmp_path, data=str(data))
-    assert asked["table1"] == asked["table2"] == set(range(7))
-    assert asked["gamma"] == asked["planes"] == asked["rates"] == {0, 1, 2}
+    assert asked["table1"] == set(range(7))
+    assert asked["table2"] == asked["gamma"] == asked["planes"] == asked["rates"] == {0, 1, 2}
