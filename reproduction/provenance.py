@@ -10,8 +10,10 @@ from __future__ import annotations
 import ast
 import hashlib
 import re
+import tokenize
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -30,13 +32,13 @@ REMARKS = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
 @lru_cache
 def hash_of(module: str, made_by: str | None = None) -> str:
     """The hash of a module's sources and of what they import, without other methods' files."""
-    trees = imported(module)
+    texts = imported(module)
     if made_by is not None:
         own = imported(module_of(made_by), within=f"{METHODS}.").keys()
-        trees = {name: x for name, x in trees.items() if name in own or not of_methods(name)}
-    found = {name: code(tree) for name, tree in trees.items()}
+        texts = {name: x for name, x in texts.items() if name in own or not of_methods(name)}
+    found = {name: code(text) for name, text in texts.items()}
     for path in sorted((HOMES["aspire"] / "compiled").glob("*.c")):
-        found[path.name] = " ".join(REMARKS.sub(" ", path.read_text(encoding="utf-8")).split())
+        found[path.name] = REMARKS.sub(" ", path.read_text(encoding="utf-8")).split()
     return hashlib.sha256(repr(sorted(found.items())).encode()).hexdigest()[:16]
 
 
@@ -49,18 +51,18 @@ def of_methods(name: str) -> bool:
     return name == METHODS or name.startswith(f"{METHODS}.")
 
 
-def imported(module: str, within: str = "") -> dict[str, ast.Module]:
+def imported(module: str, within: str = "") -> dict[str, str]:
     """The sources of a module and of all of ours that it imports, by their names.
 
     within  what all names begin with; others are not looked into
     """
-    found: dict[str, ast.Module] = {}
+    found: dict[str, str] = {}
     todo = [module]
     while todo:
         name = todo.pop()
         path = path_of(name)
         if path is not None and name not in found and name.startswith(within):
-            found[name] = ast.parse(path.read_text(encoding="utf-8"))
+            found[name] = path.read_text(encoding="utf-8")
             todo += [name.rpartition(".")[0], *imports(found[name])]
     return found
 
@@ -74,9 +76,9 @@ def path_of(name: str) -> Path | None:
     return next((x for x in (place.with_suffix(".py"), place / "__init__.py") if x.is_file()), None)
 
 
-def imports(tree: ast.Module) -> Iterator[str]:
+def imports(text: str) -> Iterator[str]:
     """What is imported anywhere in a file; of `from a import b` both a and a.b, if it is one."""
-    for node in ast.walk(tree):
+    for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
@@ -84,12 +86,19 @@ def imports(tree: ast.Module) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-def code(tree: ast.Module) -> str:
-    """What a file says to Python."""
-    for node in ast.walk(tree):
+def code(text: str) -> list[str]:
+    """A file's lines without docstrings, comments and blank ones: the same for every Python."""
+    lines = text.splitlines()
+    for token in tokenize.generate_tokens(StringIO(text).readline):
+        if token.type == tokenize.COMMENT:
+            row, column = token.start
+            lines[row - 1] = lines[row - 1][:column]
+    for node in ast.walk(ast.parse(text)):
         if isinstance(node, DOCUMENTED) and ast.get_docstring(node):
-            node.body = node.body[1:] or [ast.Pass()]
-    return ast.unparse(tree)
+            first = node.body[0]
+            for row in range(first.lineno - 1, first.end_lineno or first.lineno):
+                lines[row] = ""
+    return [line.rstrip() for line in lines if line.strip()]
 
 
 # ---------------------------------------------------------------- finished cells
