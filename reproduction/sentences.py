@@ -49,8 +49,8 @@ def attacked(known: Known) -> str:
     bounds = [added_by_bounds(name, known) for name in ("fedavg", *WITHOUT)]
     parts = []
     for what, said in (
-        ("Gamma = N instead of 0, with the low prior and bounds, adds", adversary),
-        ("the bounds, with the low prior, add", bounds),
+        ("Gamma = N instead of 0, with the low prior and bounds, adds to", adversary),
+        ("the bounds, with the low prior, add to", bounds),
     ):
         if any(said):
             parts.append(f"{what} {', '.join(one for one in said if one)}")
@@ -72,7 +72,7 @@ def added_by_bounds(name: str, known: Known) -> str:
 
 
 def change(known: Known, some: Variant, others: Variant) -> str:
-    """SUCCESS and COST (METHOD): the differences; '' where cells are missing."""
+    """METHOD SUCCESS and COST: the differences; '' where cells are missing."""
     left = known.get(some.key, ())
     success = paired(
         left, known.get(others.key, ()), lambda a, b: a["attack_success"] - b["attack_success"]
@@ -83,7 +83,7 @@ def change(known: Known, some: Variant, others: Variant) -> str:
     cost = over([left_costs[seed] - right_costs[seed] for seed in both])
     if success is None or cost is None:
         return ""
-    return f"{points(success)} and {points(cost)} ({paper.TITLES[some.name]})"
+    return f"{paper.TITLES[some.name]}: {points(success)} and {points(cost)}"
 
 
 def costs(known: Known, variant: Variant) -> dict[int, float]:
@@ -108,4 +108,5 @@ def by_itself(known: Known) -> list[str]:
 
 
 def points(found: Mapping[str, float]) -> str:
-    return f"{100 * found['mean']:+.1f} ± {100 * found['error']:.1f}"
+    error = f" ± {100 * found['error']:.1f}" if found["count"] > 1 else ""
+    return f"{100 * found['mean']:+.1f}{error}"

@@ -187,8 +187,9 @@ def paired(
 
 
 def over(values: Sequence[float]) -> dict[str, float] | None:
-    """Mean, standard deviation (ddof 1) and standard error; None of nothing."""
+    """Mean, standard deviation (ddof 1), standard error and number; None of nothing."""
     if not values:
         return None
     std = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
-    return {"mean": float(np.mean(values)), "std": std, "error": std / len(values) ** 0.5}
+    count = len(values)
+    return {"mean": float(np.mean(values)), "std": std, "error": std / count**0.5, "count": count}

@@ -21,6 +21,7 @@ from aspire.sets import CDNorm
 from aspire.simulator import simulator
 from aspire.simulator.delays import LogNormal
 from aspire.types import Array, look_at
+from reproduction.provenance import MADE_BY
 
 OPTIMA = (1.0, -0.5)  # a_j
 START = 2.0
@@ -112,7 +113,8 @@ def descend(seed: int, iterations: int, points: int) -> dict[str, Any]:
     constants = {name: float(value) for name, value in simulation.master.constants.items()}
     if not conditions(constants):
         raise ValueError(f"constants={constants}: expected those of Theorem 1")
-    return {"history": history, "gap": history["gap"][-1], "constants": constants}
+    made = {"history": history, "gap": history["gap"][-1], "constants": constants}
+    return made | {MADE_BY: job.method.name}
 
 
 def squared_gap(job: Job, simulation: simulator.Simulation) -> float:
