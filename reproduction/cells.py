@@ -23,7 +23,8 @@ from reproduction.threads import one_thread
 
 BATCH = 100
 HELD_OUT = 0.1
-SPREAD = "spread"
+SPREAD, REVERSED = "spread", "reversed"  # who is slow: the last sites, or the first
+PAPER = "paper"  # the protocol of the tables
 UNBOUNDED = 10**12  # gradients, where virtual time is the end
 MEANS = (1.0, 5.0)  # of the fastest and the slowest site
 SYNTHETIC = "synthetic"  # the data set of a cell that reads none
@@ -38,12 +39,13 @@ class Cell:
     delays     'even': LN(1, 0.4) for all; 'spread': per-site means spread from 1 to 5, LN(0, 0.4),
                for each gradient of a task, a loss-only task counting as one, and the run ends when
                the slowest site has had the time for its share of the budget, however many
-               gradients that is
+               gradients that is; 'reversed': the same from 5 to 1
     attack     '', or what the extra site does; 'clean': no such site, but both stamps are scored
     validation a tenth of each training part is held out. Looks are at it; the best of them by the
                worst site is `selected`. A trial has no test part, and else that is scored at
                the end, at the last and at the selected model
     full       gradients on whole sites, and the stationarity gap in the history
+    protocol   how the data set is divided into parts
     """
 
     experiment: str
@@ -60,11 +62,19 @@ class Cell:
     validation: bool = False
     full: bool = False
     trial: int | None = None
+    protocol: str = PAPER
 
     def plain(self) -> dict[str, Any]:
         """As it comes back from JSON, so that a finished cell can be recognised."""
         plain: dict[str, Any] = rundir.plain(asdict(self))
+        if self.protocol == PAPER:
+            del plain["protocol"]
         return plain
+
+    @property
+    def timed(self) -> bool:
+        """Whether virtual time is the end."""
+        return self.delays in (SPREAD, REVERSED)
 
 
 def run(cell: Cell, data: str | None) -> dict[str, Any]:
@@ -129,13 +139,13 @@ def job_of(cell: Cell, data: str | None) -> tuple[Job, dict[str, torch.Tensor]]:
         network(fed, cell.seed),
         sites,
         method=method,
-        gradients=UNBOUNDED if cell.delays == SPREAD else cell.budget,
+        gradients=UNBOUNDED if cell.timed else cell.budget,
         batch_size=None if cell.full else BATCH,
         delays=delays_of(cell, n),
         seed=cell.seed,
         evaluate_every=0,
     )
-    if cell.delays == SPREAD:
+    if cell.timed:
         job = replace(job, method=timed(job.method))
     if cell.attack in ("", attack.CLEAN):
         return job, attack.scored(fed, cell.attack)
@@ -161,7 +171,7 @@ def watch_of(
 
 
 def federation(cell: Cell, data: str | None) -> Federation:
-    fed = _loaded(cell.dataset, data, cell.seed, bool(cell.attack))
+    fed = _loaded(cell.dataset, data, cell.protocol, cell.seed, bool(cell.attack))
     if not cell.validation:
         return fed
     held = fed.held_out(HELD_OUT, cell.seed)
@@ -169,8 +179,8 @@ def federation(cell: Cell, data: str | None) -> Federation:
 
 
 @lru_cache(maxsize=2)
-def _loaded(name: str, data: str | None, seed: int, raw: bool) -> Federation:
-    return load(name, data, protocol="paper", seed=seed, raw=raw)
+def _loaded(name: str, data: str | None, protocol: str, seed: int, raw: bool) -> Federation:
+    return load(name, data, protocol=protocol, seed=seed, raw=raw)
 
 
 def network(fed: Federation, seed: int) -> torch.nn.Module:
@@ -184,9 +194,10 @@ def network(fed: Federation, seed: int) -> torch.nn.Module:
 
 
 def delays_of(cell: Cell, n: int) -> Delays:
-    if cell.delays != SPREAD:
+    if not cell.timed:
         return LogNormal(1.0, 0.4)
-    return LogNormal(0.0, 0.4, scale=tuple(np.linspace(*MEANS, n).tolist()))
+    means = np.linspace(*MEANS, n).tolist()
+    return LogNormal(0.0, 0.4, scale=tuple(means if cell.delays == SPREAD else means[::-1]))
 
 
 def timed(method: Method) -> Method:
@@ -204,6 +215,6 @@ def timed(method: Method) -> Method:
 
 def horizon_of(cell: Cell, n: int) -> float | None:
     """Virtual seconds; None: the budget of gradients is the end."""
-    if cell.delays != SPREAD:
+    if not cell.timed:
         return None
     return cell.budget / n * MEANS[1] * math.exp(0.4**2 / 2)

@@ -150,6 +150,7 @@ BASELINES = {
     for name, function in FUNCTIONS.items()
 }
 MAKERS: dict[str, Make] = {**PAPERS, **OURS, **BASELINES}
+SYNCHRONOUS = ("fedavg", "afl", "drfa-prox", "q-ffl", "gda", "gdmax")
 ELSEWHERE = ("aspire-consensus-sync", "aspire-consensus-cp")  # rows of `time` and `planes`
 TABLE1 = tuple(name for name in MAKERS if name not in ELSEWHERE)
 FORMS = ("aspire-consensus", "aspire-direct")

@@ -217,6 +217,8 @@ DRAWERS: dict[str, Callable[[Group], list[Chart]]] = {
     "table2": table2,
     "gamma": gamma,
     "time": time,
+    "reversed": time,
+    "sequences": table1,
     "planes": planes,
     "delays": delays,
     "rates": rates,

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from reproduction import attack, choices, knobs, table2, tune
-from reproduction.cells import SPREAD, SYNTHETIC, Cell
+from reproduction.cells import PAPER, REVERSED, SPREAD, SYNTHETIC, Cell
 from reproduction.data import READERS
 
 # Worker gradients of 100 samples, evaluated at the end, no best checkpoint (SPEC section 6)
@@ -66,6 +66,7 @@ class Experiment:
     share: float = 1.0  # of the table's budget
     full: bool = False
     size: int = 0  # of one without data: its largest number of workers, or its iterations
+    protocol: str = PAPER
     datasets: tuple[str, ...] = tuple(READERS)
 
 
@@ -91,7 +92,9 @@ def along_gamma(n: int) -> Rows:
 RATES = (OURS, "aspire-central", "gda", "gdmax", "cover", "gcivr")
 CURVE = ("gradients", "worst_accuracy")
 TIMED = ("time", "worst_accuracy")
-TIMES = (OURS, f"{OURS}-sync", f"{OURS}-cp", "afl", "drfa-prox", "fedavg")
+TIMES = ("aspire-direct", OURS, f"{OURS}-sync", f"{OURS}-cp", "fedbuff", *choices.SYNCHRONOUS)
+SEQUENCES = ("aspire-direct", "aspire-direct-gamma0", OURS, f"{OURS}-gamma0", "fedbuff")
+WITH_TIME = ("person-activity", "sc-ma", "daily-sports", "shl")  # data sets of time series
 PLANS: dict[str, Experiment] = {
     "table1": Experiment(
         rows_of(*choices.TABLE1),
@@ -108,6 +111,20 @@ PLANS: dict[str, Experiment] = {
         curves=TIMED,
         points=60,
         delays=SPREAD,
+    ),
+    "reversed": Experiment(
+        rows_of(*TIMES),
+        seeds=3,
+        curves=TIMED,
+        points=60,
+        delays=REVERSED,
+    ),
+    "sequences": Experiment(
+        rows_of(*SEQUENCES, *choices.SYNCHRONOUS),
+        seeds=5,
+        curves=("gradients", "worst_val_accuracy"),
+        protocol="by-sequence",
+        datasets=WITH_TIME,
     ),
     "planes": Experiment(
         rows_of(OURS, f"{OURS}-cp"),
@@ -143,8 +160,8 @@ PLANS: dict[str, Experiment] = {
 }
 UNDER_ATTACK = ("prior", "reach", "budget", "clip", "pull_bound")  # table 2 says what these are
 NAMES = (*PLANS, "all")
-VALIDATED = ("table1", "tune")  # a tenth of each training part is held out
-EQUAL = (*VALIDATED, "table2")  # every method that can has the step decay
+VALIDATED = ("table1", "sequences", "tune")  # a tenth of each training part is held out
+EQUAL = (*VALIDATED, "time", "reversed", "table2")  # every method that can has the step decay
 
 
 def check(name: str, request: Request) -> tuple[str, ...]:
@@ -211,6 +228,7 @@ def cell_of(
         full=plan.full,
         validation=name in VALIDATED,
         trial=0 if name == "tune" else None,
+        protocol=plan.protocol,
     )
 
 

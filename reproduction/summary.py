@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from reproduction import rates, table2, tune
+from reproduction.choices import SYNCHRONOUS
 
 FIGURES = (
     "worst_accuracy",
@@ -47,7 +48,7 @@ def lines_of(experiment: str, records: Sequence[Record]) -> list[dict[str, Any]]
     if experiment == "tune":
         return summarise(tune.best_of(records))
     lines = summarise(records)
-    if experiment == "time":
+    if experiment in ("time", "reversed"):
         return add_times(lines, records)
     if experiment == "table2":
         return table2.join(lines, groups(records))
@@ -103,17 +104,21 @@ def time_to(history: Mapping[str, Any], target: float) -> float | None:
 
 
 def add_times(lines: list[dict[str, Any]], records: Iterable[Record]) -> list[dict[str, Any]]:
-    """To each line of `time`, when it reached the worst accuracy that AFL ended with.
+    """To each line of `time`, when it reached what the best synchronous baseline ended with.
 
-    The target is AFL's mean over seeds, of the same variant where there is one.
+    The target is that one's worst accuracy, the mean over seeds, among rows of the same variant.
     """
     several = groups(records)
-    ends = {key: mean([r["worst_accuracy"] for r in rows]) for key, rows in several.items()}
+    targets: dict[tuple[str, str], tuple[float, str]] = {}
+    for (dataset, method, variant), rows in several.items():
+        if method in SYNCHRONOUS:
+            end = mean([r["worst_accuracy"] for r in rows]), method
+            targets[dataset, variant] = max(end, targets.get((dataset, variant), end))
     for line in lines:
         key = line["dataset"], line["method"], line["variant"]
-        target = ends.get((key[0], "afl", key[2]), ends.get((key[0], "afl", "default")))
-        if target is None:
+        if (key[0], key[2]) not in targets:
             continue
+        target, line["target_of"] = targets[key[0], key[2]]
         found = [time_to(record["history"], target) for record in several[key]]
         reached = [value for value in found if value is not None]
         line |= {"target": target, "reached": len(reached)}
