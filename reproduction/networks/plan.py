@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from reproduction.choices import SYNCHRONOUS, parent
@@ -122,7 +123,7 @@ class Plan:
         yield from each(self.terms, NINE, every)
         yield from each(self.terms_timed, NINE, every)
         for name in NINE:
-            yield from self.search_of(name).trials()
+            yield from self.searches[name].trials
         yield from each(self.searched, NINE, every)
 
     def cell(self, network: str, method: str, setting: str, seed: int, **more: Any) -> Cell:
@@ -186,6 +187,10 @@ class Plan:
                 more = {"delays": order, "horizon": horizon, "target": target}
                 yield self.cell(name, METHODS[0], setting, seed, **more)
 
+    @cached_property
+    def searches(self) -> dict[str, Search]:
+        return {name: self.search_of(name) for name in NINE}
+
     def search_of(self, name: str) -> Search:
         """The variants of a form have the form's settings."""
 
@@ -201,7 +206,7 @@ class Plan:
         return Search([m for m in on_terms(name) if parent(m) == m], trial, known)
 
     def searched(self, name: str, seed: int) -> Iterator[Cell]:
-        best = self.search_of(name).best()
+        best = self.searches[name].best
         for method in on_terms(name) if best else ():
             settings = best[parent(method)].settings
             budget = self.budget(name, SEARCHED)

@@ -11,6 +11,7 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from reproduction import knobs, tune
@@ -33,22 +34,27 @@ class Search:
     make: Callable[[str, int, Settings], Trial]
     known: Callable[[Trial], Record | None]
 
+    @cached_property
     def trials(self) -> list[Trial]:
         """All that are known to be wanted."""
-        within = [trial for method in self.methods for trial in self.drawn(method)]
+        within = [trial for several in self.drawn.values() for trial in several]
         return [*within, *self.extension()]
 
+    @cached_property
     def best(self) -> dict[str, Trial]:
         """The best trial of every method; empty while the search goes on."""
-        trials = self.trials()
-        if not self.within() or any(self.known(trial) is None for trial in trials):
+        if not self.within or any(self.known(trial) is None for trial in self.trials):
             return {}
         return {
-            method: self.lowest([trial for trial in trials if trial.method == method])
+            method: self.lowest([trial for trial in self.trials if trial.method == method])
             for method in self.methods
         }
 
-    def drawn(self, method: str) -> list[Trial]:
+    @cached_property
+    def drawn(self) -> dict[str, list[Trial]]:
+        return {method: self.drawn_for(method) for method in self.methods}
+
+    def drawn_for(self, method: str) -> list[Trial]:
         """Setting 0, and when that is finished those drawn from its constants."""
         untouched = self.make(method, 0, knobs.untouched(method, linear=False))
         first = self.first(method)
@@ -65,11 +71,11 @@ class Search:
         found = self.known(self.make(method, 0, knobs.untouched(method, linear=False)))
         return None if found is None else {**found, "settings": json.loads(found["settings"])}
 
+    @cached_property
     def within(self) -> dict[str, int]:
         """The number of every method's best setting; empty before all have theirs."""
         bests: dict[str, int] = {}
-        for method in self.methods:
-            trials = self.drawn(method)
+        for method, trials in self.drawn.items():
             if len(trials) < TRIALS or any(self.known(trial) is None for trial in trials):
                 return {}
             bests[method] = self.lowest(trials).number or 0
@@ -77,7 +83,7 @@ class Search:
 
     def extension(self) -> list[Trial]:
         """The settings beyond the ranges, for every method if one of them wants any."""
-        bests = self.within()
+        bests = self.within
         wider = sorted({edge for method, k in bests.items() for edge in tune.edges(method, k)})
         made: list[Trial] = []
         for method in bests if wider else ():

@@ -59,7 +59,7 @@ def searched_so_far(loss=lambda trial: 1.0, rounds: int = 3) -> dict:
     """The records when everything was run that the plan wanted, so many times."""
     records: dict = {}
     for _ in range(rounds):
-        wanted = Plan("small", records).search_of("mlp-dropout").trials()
+        wanted = Plan("small", records).searches["mlp-dropout"].trials
         records |= kept(*(tried(trial, loss(trial)) for trial in wanted))
     return records
 
@@ -94,7 +94,7 @@ def test_an_edge_extends_the_search_of_every_method():
 
 def test_searched_rows_have_the_best_setting_and_gamma_0_that_of_its_form():
     records = searched_so_far(lambda t: {1: 0.7, 3: None}.get(t.number, 0.9))
-    wanted = Plan("small", records).search_of("mlp-dropout").drawn
+    wanted = Plan("small", records).searches["mlp-dropout"].drawn
     cells = cells_of("searched", records)
     assert {cell.seed for cell in cells} == {0, 1, 2, 3, 4}
     assert {cell.gradients for cell in cells} == {240}
@@ -102,7 +102,7 @@ def test_searched_rows_have_the_best_setting_and_gamma_0_that_of_its_form():
     assert list(settings) == list(terms.METHODS)
     assert settings["aspire-direct-gamma0"] == settings["aspire-direct"]
     for method in SEARCHED:
-        assert settings[method] == wanted(method)[1].settings
+        assert settings[method] == wanted[method][1].settings
 
 
 def test_a_trial_with_other_settings_is_another_one():
