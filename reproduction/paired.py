@@ -119,11 +119,16 @@ def matched(
 
 def verdicts(family: Mapping[Any, list[tuple[float, float]]]) -> dict[Any, str]:
     """Each difference of a family as a text."""
+    found = judged(family).items()
+    return {name: f"{one.mean:+.2f} ± {one.error:.2f}, {word}" for name, (one, word) in found}
+
+
+def judged(family: Mapping[Any, list[tuple[float, float]]]) -> dict[Any, tuple[Difference, str]]:
+    """Each difference of a family, and the word that it supports."""
     found = {name: difference(*zip(*pairs, strict=True)) for name, pairs in family.items()}
     adjusted = holm([one.p for one in found.values()])
     return {
-        name: f"{one.mean:+.2f} ± {one.error:.2f}, {one.verdict(p)}"
-        for (name, one), p in zip(found.items(), adjusted, strict=True)
+        name: (one, one.verdict(p)) for (name, one), p in zip(found.items(), adjusted, strict=True)
     }
 
 

@@ -68,16 +68,23 @@ def edges(maker: str, number: int) -> list[Edge]:
 
 
 def beyond(cell: Cell, number: int, best: int, wider: Sequence[Edge], first: Record) -> Cell:
-    """One more setting: the method's best one, with a knob in the new part of its range."""
-    maker = cell.maker
+    """One more setting of a method whose best one is known."""
+    at = further(cell.maker, number, best, wider)
+    return replace(cell, settings=knobs.settings_of(cell.maker, at, first), trial=number)
+
+
+def further(maker: str, number: int, best: int, wider: Sequence[Edge]) -> dict[str, float]:
+    """The places of the best setting, with a knob in the new part of its range.
+
+    A method with no such knob has one more setting within the ranges.
+    """
     rng = np.random.default_rng([number, *maker.encode()])
     mine = edges(maker, best) or [e for e in wider if e[0] in numbers_of(maker, best)]
     if not mine:
-        return drawn(cell, number, first)
+        return places(maker, number)
     name, end = mine[int(rng.random() * len(mine))]
     far = BEYOND * float(rng.random())
-    at = {**places(maker, best), name: 1.0 + far if end else -far}
-    return replace(cell, settings=knobs.settings_of(maker, at, first), trial=number)
+    return {**places(maker, best), name: 1.0 + far if end else -far}
 
 
 def stages(cells: Sequence[Cell], trials: int) -> tuple[Stage, Stage]:

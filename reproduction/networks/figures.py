@@ -71,6 +71,14 @@ def geometric(ratios: Sequence[float]) -> float:
     return math.exp(float(np.mean(np.log(ratios)))) if ratios else math.nan
 
 
+def share_text(shares: Sequence[float]) -> str:
+    if not shares:
+        return NOTHING
+    three = (float(np.median(shares)), min(shares), max(shares))
+    middle, least, most = (f"{x:.2f}" if math.isfinite(x) else "not reached" for x in three)
+    return middle if len(shares) == 1 else f"{middle} ({least} to {most})"
+
+
 def with_error(values: Sequence[float]) -> str:
     """The mean, and its standard error where there are several."""
     mean = f"{np.mean(values):+.1f}"

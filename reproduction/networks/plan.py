@@ -10,6 +10,11 @@ listed   the direct form under delays spread 1 to 5 over the sites as listed, un
 noisy    one of the sites has random labels: the direct form with and without a reference, and
          without that site
 terms    every method as it comes, each site with a val part: the same for all
+terms-listed, terms-reversed
+         the best synchronous baseline of `terms` under delays spread 1 to 5, for its clock; and the
+         untouched direct form, until it has the worst training loss with which that one ends
+trial    settings of every method at half of the budget, on a seed that no table shows
+searched every method with its best settings, at the full budget
 """
 
 from __future__ import annotations
@@ -18,6 +23,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from reproduction.choices import SYNCHRONOUS, parent
 from reproduction.networks import liars
 from reproduction.networks.cases import CASES, IMAGES, MANY, NINE, PAPER
 from reproduction.networks.methods import (
@@ -30,7 +36,10 @@ from reproduction.networks.methods import (
 )
 from reproduction.networks.noisy import NOISY
 from reproduction.networks.run import LISTED, REVERSED, Cell, diverged, reference_times
+from reproduction.networks.search import Search, Settings
 from reproduction.networks.terms import METHODS, MOVING, TERMS
+from reproduction.networks.terms_time import ORDERS
+from reproduction.networks.trials import SEARCHED, TRIAL, Trial, written
 
 SEEDS = (0, 1, 2, 3, 4)
 SEARCH_SEED = 100
@@ -47,8 +56,8 @@ Key = tuple[str, ...]
 def key_of(record: Record) -> Key:
     """What tells cells apart in the file."""
     names = [record[name] for name in ("size", "network", "method", "setting")]
-    rate = record.get("rate") if record["setting"] in ("search", "half") else None
-    return (*names, f"{record['seed']:04}", f"{rate or 0:g}")
+    told = {"search": "rate", "half": "rate", TRIAL: "number"}.get(record["setting"], "")
+    return (*names, f"{record['seed']:04}", f"{record.get(told) or 0:g}")
 
 
 def each(
@@ -59,6 +68,20 @@ def each(
     for seed in seeds:
         for name in names:
             yield from cells(name, seed)
+
+
+def on_terms(name: str) -> tuple[str, ...]:
+    """The methods that are compared on equal terms: those that can train the network."""
+    return MOVING if CASES[name].normalised else METHODS
+
+
+def best_baseline(ended: Mapping[str, Record | None]) -> str | None:
+    """The method with the lowest worst training loss; None while one is missing."""
+    found = {method: record for method, record in ended.items() if record is not None}
+    losses = {m: float(r["worst_loss"]) for m, r in found.items() if not diverged(r)}
+    if not losses or len(found) < len(ended):
+        return None
+    return min(losses, key=lambda method: losses[method])
 
 
 @dataclass(frozen=True)
@@ -97,11 +120,18 @@ class Plan:
         for seed in every:
             yield from self.noisy(seed)
         yield from each(self.terms, NINE, every)
+        yield from each(self.terms_timed, NINE, every)
+        for name in NINE:
+            yield from self.search_of(name).trials()
+        yield from each(self.searched, NINE, every)
 
     def cell(self, network: str, method: str, setting: str, seed: int, **more: Any) -> Cell:
-        share = 2 if setting == "half" else 1
-        gradients = CASES[network].gradients[self.small] // share
-        return Cell(network, method, setting, seed, self.size, gradients, **more)
+        return Cell(
+            network, method, setting, seed, self.size, self.budget(network, setting), **more
+        )
+
+    def budget(self, network: str, setting: str) -> int:
+        return CASES[network].gradients[self.small] // (2 if setting in ("half", TRIAL) else 1)
 
     # ------------------------------------------------------------ groups
 
@@ -140,8 +170,42 @@ class Plan:
         yield from (self.cell("cnn", method, NOISY, seed) for method in (DIRECT, OWN, WITHOUT))
 
     def terms(self, name: str, seed: int) -> Iterator[Cell]:
-        for method in MOVING if CASES[name].normalised else METHODS:
+        for method in on_terms(name):
             yield self.cell(name, method, TERMS, seed)
+
+    def terms_timed(self, name: str, seed: int) -> Iterator[Cell]:
+        best = best_baseline({m: self.found(name, m, TERMS, seed) for m in SYNCHRONOUS})
+        if best is None:
+            return
+        target = self.records[self.key(name, best, TERMS, seed)]["worst_loss"]
+        for setting, order in ORDERS.items():
+            yield self.cell(name, best, setting, seed, delays=order)
+            clock = self.found(name, best, setting, seed)
+            if clock is not None:
+                horizon = float(f"{LATEST * clock['virtual_seconds']:.8g}")
+                more = {"delays": order, "horizon": horizon, "target": target}
+                yield self.cell(name, METHODS[0], setting, seed, **more)
+
+    def search_of(self, name: str) -> Search:
+        """The variants of a form have the form's settings."""
+
+        def trial(method: str, number: int, settings: Settings) -> Trial:
+            told: dict[str, Any] = {"number": number, "settings": written(settings)}
+            budget = self.budget(name, TRIAL)
+            return Trial(name, method, TRIAL, SEARCH_SEED, self.size, budget, **told)
+
+        def known(wanted: Trial) -> Record | None:
+            found = self.records.get(key_of(wanted.plain()))
+            return found if found and found["settings"] == wanted.settings else None
+
+        return Search([m for m in on_terms(name) if parent(m) == m], trial, known)
+
+    def searched(self, name: str, seed: int) -> Iterator[Cell]:
+        best = self.search_of(name).best()
+        for method in on_terms(name) if best else ():
+            settings = best[parent(method)].settings
+            budget = self.budget(name, SEARCHED)
+            yield Trial(name, method, SEARCHED, seed, self.size, budget, settings=settings)
 
     def timed(self, name: str, seed: int) -> Iterator[Cell]:
         found = self.found(name, REFERENCE, "end", seed)
@@ -165,8 +229,13 @@ class Plan:
     def found(
         self, network: str, method: str, setting: str, seed: int, rate: float | None = None
     ) -> Record | None:
+        return self.records.get(self.key(network, method, setting, seed, rate))
+
+    def key(
+        self, network: str, method: str, setting: str, seed: int, rate: float | None = None
+    ) -> Key:
         wanted = {"network": network, "method": method, "setting": setting, "seed": seed}
-        return self.records.get(key_of({**wanted, "size": self.size, "rate": rate}))
+        return key_of({**wanted, "size": self.size, "rate": rate})
 
     def tried(
         self, network: str, method: str, setting: str, seed: int, rates: Iterable[float]

@@ -12,17 +12,25 @@ from pathlib import Path
 from typing import Any
 
 from reproduction import provenance, results
-from reproduction.networks import liars, store, terms
+from reproduction.networks import liars, store, terms, terms_time, trials
 from reproduction.networks.cases import CASES
 from reproduction.networks.plan import SEEDS, Key, Plan, Record, key_of
 from reproduction.networks.run import Cell, run
 from reproduction.networks.terms import TERMS
+from reproduction.networks.terms_time import ORDERS
+from reproduction.networks.trials import SEARCHED, TRIAL
 
 NAME = "networks"
 AHEAD = 2.5  # times the budget: gradients of an asynchronous run in the reference's time
 SIZES = ("full", "small")
 Tell = Callable[[str], None]
 Outcome = dict[str, Any] | str  # a record, or why there is none
+RUNNERS: dict[str, Callable[..., dict[str, Any]]] = {  # of settings with a module of their own
+    TERMS: terms.run,
+    TRIAL: trials.run,
+    SEARCHED: trials.run,
+    **dict.fromkeys(ORDERS, terms_time.run),
+}
 
 
 @dataclass(frozen=True)
@@ -109,7 +117,11 @@ class Work:
 
 def module_of(record: Record) -> str:
     """The module that makes cells of this setting."""
-    return terms.__name__ if record["setting"] == TERMS else Cell.__module__
+    return runner_of(record["setting"]).__module__
+
+
+def runner_of(setting: str) -> Callable[..., dict[str, Any]]:
+    return RUNNERS.get(setting, run)
 
 
 def finished(cell: Cell, records: Mapping[Key, Record]) -> bool:
@@ -118,11 +130,11 @@ def finished(cell: Cell, records: Mapping[Key, Record]) -> bool:
     record = records.get(key_of(plain))
     if record is None or provenance.stale(record, module_of(record)):
         return False
-    return all(record.get(name) == plain.get(name) for name in cell_fields())
+    return all(record.get(name) == plain.get(name) for name in fields_of(cell))
 
 
-def cell_fields() -> Sequence[str]:
-    return tuple(Cell.__dataclass_fields__)
+def fields_of(cell: Cell) -> Sequence[str]:
+    return tuple(cell.__dataclass_fields__)
 
 
 def expected_seconds(cell: Cell, records: Mapping[Key, Record]) -> float:
@@ -184,6 +196,6 @@ def keep_busy(work: Work, pool: ProcessPoolExecutor) -> bool:
 def attempt(cell: Cell, device: str) -> Outcome:
     """One cell that fails must not end all others."""
     try:
-        return terms.run(cell, device) if cell.setting == TERMS else run(cell, device)
+        return runner_of(cell.setting)(cell, device)
     except Exception as error:
         return f"{type(error).__name__}: {error}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +20,7 @@ from reproduction.networks.figures import (
     geometric,
     mean_loss,
     mean_of,
+    share_text,
     text,
     written,
 )
@@ -197,14 +198,6 @@ def time_shares(cells: Cells, name: str, order: str) -> list[float]:
         clock = reference_times(seed, order, ended["sites"], ended["iterations"])
         shares.append(time_to(direct[seed]["history"], direct[seed]["target"]) / float(clock[-1]))
     return shares
-
-
-def share_text(shares: Sequence[float]) -> str:
-    if not shares:
-        return NOTHING
-    three = (float(np.median(shares)), min(shares), max(shares))
-    middle, least, most = (f"{x:.2f}" if math.isfinite(x) else "not reached" for x in three)
-    return middle if len(shares) == 1 else f"{middle} ({least} to {most})"
 
 
 def many_sites(cells: Cells) -> str:
