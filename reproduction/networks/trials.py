@@ -75,7 +75,8 @@ def tried(cell: Trial, device: str, sites: Sites, method: Method) -> dict[str, A
     watch.carry_out()
     figures = watch.figures()
     found = {name: figures[name] for name in FIGURES if name in figures}
-    found["constants"] = dict(getattr(watch.simulation.master, "constants", {}))
+    constants = getattr(watch.simulation.master, "constants", {})
+    found["constants"] = {name: float(value) for name, value in constants.items()}
     found |= best_look(watch)
     found["wall_seconds"] = round(time.perf_counter() - began, 2)
     found["cpu_seconds"] = round(time.process_time() - used, 2)
