@@ -58,6 +58,8 @@ OPTIONS = (
     ("grpc.max_concurrent_streams", 4),
     # what is not read yet stays with the sender: gRPC would buffer more on a fast connection
     ("grpc.http2.bdp_probe", 0),
+    # else a connection keeps a buffer as large as what it was ever sent at once, about 1 MiB
+    ("grpc.experimental.tcp_max_read_buffer_size", 8 * 2**10),
     ("grpc.max_metadata_size", 8 * 2**10),
     ("grpc.max_connection_idle_ms", 30_000),
     ("grpc.server_handshake_timeout_ms", 10_000),
