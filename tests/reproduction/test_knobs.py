@@ -1,10 +1,11 @@
 """Every method's search has the knobs that others have and it can take, and as many settings."""
 
 import inspect
+from pathlib import Path
 
 import pytest
 
-from reproduction import choices, knobs, tune
+from reproduction import choices, knobs, results, tune
 from reproduction.cells import Cell
 from reproduction.data import READERS
 
@@ -13,6 +14,9 @@ FIRST = {
     "settings": {"settle": 20.0},
     "accuracies": [0.7, 0.8, 0.9],
 }
+TRIALS = tune.grouped(
+    list(results.read(Path(__file__).parents[2] / "results" / "tune.jsonl").values())
+)
 
 
 def cell_of(maker):
@@ -58,6 +62,23 @@ def test_every_method_has_as_many_settings():
     counts = {maker: sum(c.maker == maker for c in more) for maker in choices.SEARCHED}
     assert set(counts.values()) == {tune.MORE}
     assert {cell.trial for cell in more} == {tune.TRIALS, tune.TRIALS + 1}
+
+
+@pytest.mark.parametrize("dataset", sorted({dataset for dataset, _ in TRIALS}))
+def test_the_committed_searches_are_as_long_for_every_method(dataset):
+    searches = {method: found for (name, method), found in TRIALS.items() if name == dataset}
+    assert set(searches) == set(choices.SEARCHED)
+    (length,) = {len(found) for found in searches.values()}
+    assert length in (tune.TRIALS, tune.TRIALS + tune.MORE)
+
+
+@pytest.mark.parametrize(("dataset", "method"), TRIALS)
+def test_the_committed_settings_are_those_that_the_knobs_give(dataset, method):
+    first, *others = TRIALS[dataset, method]
+    assert first["settings"] == knobs.untouched(method, linear=not READERS[dataset].hidden)
+    for record in others[: tune.TRIALS - 1]:
+        assert record["seed"] == tune.SEED
+        assert record["settings"] == tune.drawn(cell_of(method), record["trial"], first).settings
 
 
 @pytest.mark.parametrize("maker", choices.SEARCHED)
