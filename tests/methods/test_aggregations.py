@@ -71,6 +71,13 @@ def test_the_trimmed_mean_by_hand(share: float, mean: float) -> None:
     close(trimmed_mean(rows[:2], torch.ones(2), share=share), [5.0])  # of two none goes
 
 
+def test_the_trimmed_mean_weighs_what_is_left() -> None:
+    """Of 1, 2, 6, 9 the middle two are left in one column, and of 8, 1, 5, 4 in the other."""
+    rows = tensor([[1.0, 8.0], [2.0, 1.0], [6.0, 5.0], [9.0, 4.0]])
+    found = trimmed_mean(rows, tensor([1.0, 1.0, 3.0, 2.0]), share=0.2)
+    close(found, [(2.0 + 18.0) / 4, (15.0 + 8.0) / 5])
+
+
 def test_a_share_that_is_whole_is_not_rounded_down() -> None:
     rows = torch.arange(100.0).double()[:, None]
     rows[:29] = -1e9
