@@ -214,7 +214,7 @@ def layout(x: str, y: str, *, showlegend: bool) -> dict[str, Any]:
     }
     return {
         "xaxis": {**axis, "title": {"text": escape(x), "standoff": 8}, "nticks": 6},
-        "yaxis": {**axis, "title": {"text": escape(y), "standoff": 8}},
+        "yaxis": {**axis, "title": {"text": escape(y), "standoff": 8}, "nticks": 6},
         "font": {"color": "@ink", "size": 12.5, "family": "system-ui, sans-serif"},
         "paper_bgcolor": "rgba(0,0,0,0)",
         "plot_bgcolor": "rgba(0,0,0,0)",
